@@ -1,0 +1,15 @@
+"""Section ``checkpoint``: when state is saved and what is kept."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from trireme.config.schema import Section, Whole
+
+
+class CheckpointSection(Section):
+    """When state is saved and what is kept; the last step is always saved."""
+
+    every_steps: Whole | None = Field(None, ge=1, description="Save this often. Default: with each evaluation.")
+    keep_last: Whole = Field(2, ge=1, description="Newest checkpoints to keep.")
+    keep_best: bool = Field(True, description="Keep the one with the lowest evaluation loss as well.")

@@ -1,0 +1,70 @@
+"""Section ``train``: how many steps, how large, how fast, and when to stop."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trireme.config.schema import Number, Section, Whole
+
+
+class TrainSection(Section):
+    """How many steps, how large, how fast, and when to stop."""
+
+    max_steps: Whole | None = Field(
+        None, ge=1, description="Optimizer steps. Exactly one of max_steps, max_tokens, epochs."
+    )
+    max_tokens: Whole | None = Field(
+        None, ge=1, description="Stop after this many tokens (padding included), rounded up to a step."
+    )
+    epochs: Number | None = Field(None, gt=0, description="Passes over all samples, rounded up to a step.")
+    global_batch_seqs: Whole = Field(32, ge=1, description="Sequences an optimizer step.")
+    microbatch_seqs: Whole | None = Field(
+        None, ge=1, description="Sequences a forward and backward; the rest is accumulated. Default: all of a rank's."
+    )
+    lr: Number = Field(3e-4, ge=0, description="Peak learning rate.")
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = Field(
+        "cosine", description="Shape of the learning rate after warm-up."
+    )
+    min_lr_ratio: Number = Field(0.1, ge=0, le=1, description="Last learning rate over the peak.")
+    warmup_steps: Whole | None = Field(None, ge=0, description="Steps of linear warm-up. Default: 2 % of the steps.")
+    warmup_tokens: Whole | None = Field(None, ge=0, description="Warm-up in tokens instead of steps.")
+    decay_ratio: Number = Field(0.2, gt=0, le=1, description="Share of the steps that wsd decays over, at the end.")
+    beta1: Number = Field(0.9, ge=0, lt=1, description="AdamW's beta1.")
+    beta2: Number = Field(0.95, ge=0, lt=1, description="AdamW's beta2.")
+    eps: Number = Field(1e-8, gt=0, description="AdamW's epsilon.")
+    weight_decay: Number = Field(
+        0.1, ge=0, description="Decoupled decay; never on norms, biases or other 1-D parameters."
+    )
+    clip_grad_norm: Number | None = Field(1.0, gt=0, description="Largest global gradient norm; null: no clipping.")
+    compile: Literal["off", "on", "auto"] = Field(
+        "off", description="torch.compile: never, always, or where this machine is measured to gain."
+    )
+    num_threads: Whole | None = Field(None, ge=1, description="CPU threads of the math library. Default: the cores.")
+    on_nonfinite: Literal["skip", "stop"] = Field(
+        "skip", description="A NaN or Inf loss or gradient: skip the step, or stop."
+    )
+    max_nonfinite: Whole = Field(3, ge=1, description="Stop after this many skipped steps in a row.")
+    eval_every_steps: Whole | None = Field(None, ge=1, description="Default: ten times a run, and at the end.")
+    eval_seqs: Whole = Field(256, ge=1, description="At most this many held-out sequences an evaluation.")
+    sample_every_steps: Whole | None = Field(
+        None, ge=1, description="Write a sample this often. Default: with each evaluation."
+    )
+    sample_prompts: tuple[str, ...] = Field((), description="Prompts of the samples. Default: the begin token alone.")
+    sample_tokens: Whole = Field(64, ge=1, description="Tokens a sample.")
+
+
+class PrecisionSection(Section):
+    """Number formats; a bare text stands for {policy: text}."""
+
+    policy: Literal["auto", "fp32", "bf16", "fp16", "bf16_pure"] = Field(
+        "auto",
+        description="bf16, fp16: mixed, fp32 master weights; bf16_pure: weights and update in bf16; "
+        "auto: bf16 where this device is measured to gain, else fp32; measured once and kept in the run folder.",
+    )
+    fallback: Literal["stop", "fp32"] = Field(
+        "stop", description="If the device lacks the format: stop, or train in fp32."
+    )
+    init_loss_scale: Number = Field(65536.0, gt=0, description="First loss scale of fp16.")
+    loss_scale_growth_steps: Whole = Field(2000, ge=1, description="Good steps before fp16 doubles its loss scale.")
