@@ -1,1 +1,44 @@
-"""mesh."""
+"""Ranks and devices: what this process was told, what it computes on, and ranks for one machine."""
+
+from trireme.mesh.compute import (
+    autocast_kind,
+    collective_backend,
+    has_fused_optimizer,
+    set_threads,
+    usable_cores,
+    wants_pinned_memory,
+)
+from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name
+from trireme.mesh.launch import LaunchEnvironment
+from trireme.mesh.local import RankError, run_on_ranks
+from trireme.mesh.memory import memory_in_use_bytes, peak_memory_bytes, reset_peak_memory
+from trireme.mesh.number_format import FormatSupport, check_format, format_support
+from trireme.mesh.probe import measure_matmul_flops_per_s, synchronize
+from trireme.mesh.random_state import rng_states, seed_everywhere, set_rng_states
+
+__all__ = [
+    "DeviceFacts",
+    "FormatSupport",
+    "LaunchEnvironment",
+    "RankError",
+    "autocast_kind",
+    "check_format",
+    "choose_device",
+    "collective_backend",
+    "device_facts",
+    "device_name",
+    "format_support",
+    "has_fused_optimizer",
+    "measure_matmul_flops_per_s",
+    "memory_in_use_bytes",
+    "peak_memory_bytes",
+    "reset_peak_memory",
+    "rng_states",
+    "run_on_ranks",
+    "seed_everywhere",
+    "set_rng_states",
+    "set_threads",
+    "synchronize",
+    "usable_cores",
+    "wants_pinned_memory",
+]
