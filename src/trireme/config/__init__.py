@@ -1,10 +1,14 @@
 """Settings: one pure-data schema per room, and how a file becomes them."""
 
+from trireme.config.check import check_degrees
 from trireme.config.checkpoint import CheckpointSection
 from trireme.config.data import DataSection, SourceSection
 from trireme.config.layout import LayoutSection
+from trireme.config.load import Loaded, load_config, parse_config
 from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
+from trireme.config.origin import Origin
+from trireme.config.publish import build_json_schema
 from trireme.config.root import RunConfig
 from trireme.config.run import RunSection
 from trireme.config.train import PrecisionSection, TrainSection
@@ -13,11 +17,17 @@ __all__ = [
     "CheckpointSection",
     "DataSection",
     "LayoutSection",
+    "Loaded",
     "ModelSection",
     "ObserveSection",
+    "Origin",
     "PrecisionSection",
     "RunConfig",
     "RunSection",
     "SourceSection",
     "TrainSection",
+    "build_json_schema",
+    "check_degrees",
+    "load_config",
+    "parse_config",
 ]

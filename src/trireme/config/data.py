@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trireme.config.schema import Number, Section, Whole
+from trireme.config.schema import AsTuple, Number, Section, Whole
 
 
 class SourceSection(Section):
@@ -34,7 +34,7 @@ class SourceSection(Section):
 class DataSection(Section):
     """What is read, how it becomes tokens, how tokens become samples."""
 
-    sources: tuple[SourceSection, ...] = Field(
+    sources: Annotated[tuple[SourceSection, ...], AsTuple] = Field(
         (), description="Sources of documents; a bare text stands for {path: text}. At least one to train."
     )
     tokenizer: str | None = Field(
@@ -62,7 +62,9 @@ class DataSection(Section):
     eval_fraction: Number = Field(
         0.02, ge=0, lt=1, description="Share of documents held out for evaluation, by content hash."
     )
-    eval_sources: tuple[SourceSection, ...] = Field((), description="Held-out sources; replace eval_fraction.")
+    eval_sources: Annotated[tuple[SourceSection, ...], AsTuple] = Field(
+        (), description="Held-out sources; replace eval_fraction."
+    )
     max_empty_target_ratio: Number = Field(
         0.1, ge=0, le=1, description="Stop before step 1 if more than this share of documents has no token to learn."
     )

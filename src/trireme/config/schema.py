@@ -2,6 +2,7 @@
 
 Rules that hold everywhere:
 - an unknown key is an error, ``true`` is not 1, ``"2e-5"`` and ``2e-5`` are the same number;
+- a number is finite; a list may be a tuple and becomes one;
 - a field's ``description`` is what ``trireme config schema`` and the guide show;
 - a section knows nothing of the others; what two sections must agree on is checked in ``check.py``.
 """
@@ -16,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 class Section(BaseModel):
     """Base of every section: frozen, closed, strict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False, allow_inf_nan=False)
 
 
 def _number_from_text(value: Any) -> Any:
@@ -40,3 +41,11 @@ Number = Annotated[float, BeforeValidator(_number_from_text)]
 
 Whole = Annotated[int, BeforeValidator(_whole_from_number)]
 """A whole number that may be written ``1e6``."""
+
+
+def _tuple_from_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+AsTuple = BeforeValidator(_tuple_from_list)
+"""Lists come in, tuples stay, so that a frozen section is frozen through and through."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trireme.config.schema import Number, Section, Whole
+from trireme.config.schema import AsTuple, Number, Section, Whole
 
 
 class TrainSection(Section):
@@ -51,7 +51,9 @@ class TrainSection(Section):
     sample_every_steps: Whole | None = Field(
         None, ge=1, description="Write a sample this often. Default: with each evaluation."
     )
-    sample_prompts: tuple[str, ...] = Field((), description="Prompts of the samples. Default: the begin token alone.")
+    sample_prompts: Annotated[tuple[str, ...], AsTuple] = Field(
+        (), description="Prompts of the samples. Default: the begin token alone."
+    )
     sample_tokens: Whole = Field(64, ge=1, description="Tokens a sample.")
 
 

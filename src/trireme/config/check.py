@@ -1,0 +1,226 @@
+"""What sections must agree on. Each check looks at the sections it names and at nothing else.
+
+A contradiction is a problem; a value that was given and can have no effect here is a notice, never
+silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trireme.config.data import DataSection
+from trireme.config.layout import LayoutSection
+from trireme.config.model import ModelSection
+from trireme.config.observe import ObserveSection
+from trireme.config.origin import Key
+from trireme.config.root import RunConfig
+from trireme.config.schema import Section
+from trireme.config.train import PrecisionSection, TrainSection
+
+Purpose = Literal["train", "data", "show"]
+"""What the settings are for: ``data`` needs sources alone, ``show`` needs nothing to be complete."""
+
+_SHAPE_KEYS = (
+    "num_layers",
+    "d_model",
+    "num_heads",
+    "num_kv_heads",
+    "d_ffn",
+    "max_seq_len",
+    "rope_theta",
+    "norm_eps",
+    "tie_embeddings",
+    "dropout",
+)
+_LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A sentence about one key: ``name`` of the page ``config``, filled with ``values``."""
+
+    key: Key
+    name: str
+    values: dict[str, Any]
+    is_notice: bool = False
+
+
+def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Finding]:
+    """Return everything that contradicts or has no effect, for what the settings are to be used for."""
+    if purpose == "show":
+        return []
+    findings = list(check_data(config.data))
+    if purpose == "train":
+        findings += check_length(config.train)
+        findings += check_batch(config.train)
+        findings += check_rate(config.train)
+        findings += check_model(config.model)
+        findings += check_degrees(
+            config.layout,
+            num_heads=config.model.num_heads,
+            num_kv_heads=config.model.num_kv_heads,
+            num_layers=config.model.num_layers,
+            d_ffn=config.model.d_ffn,
+        )
+        findings += check_seq_len(config.model, config.data)
+        findings += check_precision(config.precision)
+        findings += check_evaluation(config)
+        findings += check_observe(config.observe)
+        findings += check_layout(config.layout)
+    return findings
+
+
+def check_data(data: DataSection) -> Iterator[Finding]:
+    """Sources there are, and nothing that another key makes void."""
+    if not data.sources:
+        yield _problem("data.sources", "no_sources")
+    if data.eval_sources:
+        yield from _void(data, "data", "eval_fraction", because="data.eval_sources")
+    if data.tokenizer is not None:
+        yield from _void(data, "data", "tokenizer_vocab_size", because="data.tokenizer")
+
+
+def check_length(train: TrainSection) -> Iterator[Finding]:
+    """Exactly one key says how long the run is."""
+    given = [name for name in _LENGTH_KEYS if getattr(train, name) is not None]
+    if not given:
+        yield _problem("train", "no_length")
+    elif len(given) > 1:
+        keys = ", ".join(f"train.{name} = {getattr(train, name)}" for name in given)
+        yield _problem(f"train.{given[-1]}", "two_lengths", keys=keys, clear=f"train.{given[0]}=")
+
+
+def check_batch(train: TrainSection) -> Iterator[Finding]:
+    """A micro-batch is no larger than the batch; a last smaller one is said."""
+    micro, total = train.microbatch_seqs, train.global_batch_seqs
+    if micro is None:
+        return
+    if micro > total:
+        yield _problem("train.microbatch_seqs", "microbatch_above", micro=micro, total=total)
+    elif total % micro:
+        yield _notice("train.microbatch_seqs", "microbatch_rest", micro=micro, total=total, rest=total % micro)
+
+
+def check_rate(train: TrainSection) -> Iterator[Finding]:
+    """Warm-up is said once and fits; keys of another schedule are said to have no effect."""
+    if train.warmup_steps is not None and train.warmup_tokens is not None:
+        yield _problem("train.warmup_tokens", "two_warmups", steps=train.warmup_steps, tokens=train.warmup_tokens)
+    for name, limit in (("warmup_steps", train.max_steps), ("warmup_tokens", train.max_tokens)):
+        warmup = getattr(train, name)
+        if warmup is not None and limit is not None and warmup > limit:
+            yield _problem(f"train.{name}", "warmup_above", key=f"train.{name}", warmup=warmup, limit=limit)
+    schedule = f"train.schedule = {train.schedule}"
+    if train.schedule != "wsd":
+        yield from _void(train, "train", "decay_ratio", because=schedule)
+    if train.schedule == "constant":
+        yield from _void(train, "train", "min_lr_ratio", because=schedule)
+    if train.on_nonfinite == "stop":
+        yield from _void(train, "train", "max_nonfinite", because="train.on_nonfinite = stop")
+
+
+def check_model(model: ModelSection) -> Iterator[Finding]:
+    """Exactly one key says which module; a shape is that of a named decoder and is a possible one."""
+    given = [name for name in ("name", "factory", "path") if getattr(model, name) is not None]
+    if not given:
+        yield _problem("model", "no_model")
+    elif len(given) > 1:
+        keys = ", ".join(f"model.{name} = {getattr(model, name)}" for name in given)
+        yield _problem(f"model.{given[-1]}", "two_models", keys=keys, clear=f"model.{given[0]}=")
+    elif model.name is None:
+        for name in _SHAPE_KEYS:
+            if getattr(model, name) is not None:
+                yield _problem(f"model.{name}", "shape_without_name", key=f"model.{name}", given=f"model.{given[0]}")
+    if model.factory is not None and not _is_reference(model.factory):
+        yield _problem("model.factory", "not_reference", key="model.factory", value=model.factory)
+    if model.factory_args and model.factory is None:
+        yield _problem("model.factory_args", "args_without_factory")
+    yield from _check_heads(model)
+
+
+def _check_heads(model: ModelSection) -> Iterator[Finding]:
+    heads, kv_heads, width = model.num_heads, model.num_kv_heads, model.d_model
+    if heads and kv_heads and heads % kv_heads:
+        yield _problem("model.num_kv_heads", "heads_divide", heads=heads, kv_heads=kv_heads)
+    if heads and width and width % heads:
+        yield _problem("model.d_model", "width_divides", width=width, heads=heads)
+    elif heads and width and (width // heads) % 2:
+        yield _problem("model.d_model", "head_width_even", width=width, heads=heads, head_width=width // heads)
+
+
+def check_degrees(
+    layout: LayoutSection,
+    *,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    num_layers: int | None = None,
+    d_ffn: int | None = None,
+) -> Iterator[Finding]:
+    """The degrees divide what they cut, as far as the shape is known; said before anything starts."""
+    for name, size in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("d_ffn", d_ffn)):
+        if size is not None and size % layout.tp:
+            yield _problem("layout.tp", "degree_divides", degree=f"layout.tp = {layout.tp}", size=f"{name} = {size}")
+    if num_layers is not None and layout.pp > num_layers:
+        yield _problem("layout.pp", "more_stages", pp=layout.pp, layers=num_layers)
+    if (layout.dp_shard * layout.cp * layout.tp) % layout.ep:
+        ranks = layout.dp_shard * layout.cp * layout.tp
+        yield _problem("layout.ep", "ep_divides", ep=layout.ep, ranks=ranks)
+
+
+def check_seq_len(model: ModelSection, data: DataSection) -> Iterator[Finding]:
+    """The sequences fit the model."""
+    if model.max_seq_len is not None and data.seq_len > model.max_seq_len:
+        yield _problem("data.seq_len", "seq_len_above", seq_len=data.seq_len, max_seq_len=model.max_seq_len)
+
+
+def check_precision(precision: PrecisionSection) -> Iterator[Finding]:
+    """Keys of fp16 are said to have no effect on other formats."""
+    because = f"precision.policy = {precision.policy}"
+    if precision.policy != "fp16":
+        yield from _void(precision, "precision", "init_loss_scale", because=because)
+        yield from _void(precision, "precision", "loss_scale_growth_steps", because=because)
+    if precision.policy in ("auto", "fp32"):
+        yield from _void(precision, "precision", "fallback", because=because)
+
+
+def check_evaluation(config: RunConfig) -> Iterator[Finding]:
+    """Keys of evaluation are said to have no effect where nothing is held out."""
+    if config.data.eval_fraction > 0 or config.data.eval_sources:
+        return
+    for name in ("eval_every_steps", "eval_seqs"):
+        yield from _void(config.train, "train", name, because="data.eval_fraction = 0")
+
+
+def check_observe(observe: ObserveSection) -> Iterator[Finding]:
+    """How often lines are shown means nothing where none are."""
+    if observe.progress == "off":
+        yield from _void(observe, "observe", "every_steps", because="observe.progress = off")
+
+
+def check_layout(layout: LayoutSection) -> Iterator[Finding]:
+    """This version trains on one device."""
+    axes = {name: getattr(layout, name) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
+    wide = {name: degree for name, degree in axes.items() if degree > 1}
+    if wide:
+        said = ", ".join(f"layout.{name} = {degree}" for name, degree in wide.items())
+        yield _problem(f"layout.{next(iter(wide))}", "one_device", layout=said, world=layout.world_size)
+
+
+def _is_reference(text: str) -> bool:
+    module, colon, name = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+
+
+def _void(section: Section, prefix: str, name: str, *, because: str) -> Iterator[Finding]:
+    """A notice if ``name`` was given a value of its own that ``because`` leaves without effect."""
+    if getattr(section, name) != type(section).model_fields[name].default:
+        yield _notice(f"{prefix}.{name}", "no_effect", key=f"{prefix}.{name}", because=because)
+
+
+def _problem(key: str, name: str, **values: Any) -> Finding:
+    return Finding(key=tuple(key.split(".")), name=name, values=values)
+
+
+def _notice(key: str, name: str, **values: Any) -> Finding:
+    return Finding(key=tuple(key.split(".")), name=name, values=values, is_notice=True)
