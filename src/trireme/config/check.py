@@ -41,7 +41,7 @@ _LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 class Finding:
     """A sentence about one key: ``name`` of the page ``config``, filled with ``values``."""
 
-    key: Key
+    at: Key
     name: str
     values: dict[str, Any]
     is_notice: bool = False
@@ -218,9 +218,9 @@ def _void(section: Section, prefix: str, name: str, *, because: str) -> Iterator
         yield _notice(f"{prefix}.{name}", "no_effect", key=f"{prefix}.{name}", because=because)
 
 
-def _problem(key: str, name: str, **values: Any) -> Finding:
-    return Finding(key=tuple(key.split(".")), name=name, values=values)
+def _problem(at: str, name: str, /, **values: Any) -> Finding:
+    return Finding(at=tuple(at.split(".")), name=name, values=values)
 
 
-def _notice(key: str, name: str, **values: Any) -> Finding:
-    return Finding(key=tuple(key.split(".")), name=name, values=values, is_notice=True)
+def _notice(at: str, name: str, /, **values: Any) -> Finding:
+    return Finding(at=tuple(at.split(".")), name=name, values=values, is_notice=True)

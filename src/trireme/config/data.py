@@ -23,7 +23,8 @@ class SourceSection(Section):
     prompt_field: str | None = Field(None, description="Field whose text comes first and is read but not learned.")
     map: str | None = Field(
         None,
-        description="package.module:function called on each record (a dict); returns a dict, a text, or None to drop it.",
+        description="package.module:function called on each record (a dict); returns a dict, "
+        "a text, or None to drop it.",
     )
     encoding: str = Field("utf-8", description="Text encoding of the files, e.g. gb18030.")
     txt_document: Literal["file", "paragraph", "line"] = Field(

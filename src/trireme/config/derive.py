@@ -6,6 +6,7 @@ per device x accumulation x data-parallel ranks; it is worked out once, and said
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -235,10 +236,8 @@ class Deriver:
     def _number(self, setting: Setting, *, highest: float = math.inf) -> float | None:
         value = setting.value
         if isinstance(value, str):
-            try:
+            with contextlib.suppress(ValueError):
                 value = float(value)
-            except ValueError:
-                pass
         values = {"key": format_key(setting.key), "value": show(value), "range": f">= 0, <= {highest:g}"}
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             self.problems.append(Problem(origin=setting.origin, name="want_number", values=values))

@@ -19,7 +19,7 @@ Kind = Literal["section", "sections", "list", "text", "number", "whole", "boolea
 SHORT_FORM: dict[str, str] = {"precision": "policy", "model": "name", "sources": "path", "eval_sources": "path"}
 """Where a bare text may stand for a mapping: the key that the text then is the value of."""
 
-_SAME_NAME, _FULL_PATH, _LAST_NAME, _SAME_SECTION = 0.9, 0.78, 0.72, 0.06
+_SAME_NAME, _FULL_PATH, _LAST_NAME, _SAME_SECTION, _WORD_MALUS = 0.9, 0.78, 0.72, 0.06, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +74,9 @@ def nearest_key(key: Key, *, words: dict[str, str]) -> str | None:
         if score > best_score:
             best, best_score = candidate, score
     for word, target in words.items():
-        score = likeness(dotted.rpartition(".")[2], word) - 0.01
-        if score >= _LAST_NAME and score > best_score:
-            best, best_score = (f"{target} ({word})" if target else word), score
+        score = likeness(dotted.rpartition(".")[2], word) - _WORD_MALUS
+        if score > max(best_score, _LAST_NAME) and not (best or "").startswith(target):
+            best, best_score = f"{target} ({word})", score
     return best
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +53,9 @@ def load_config(
     """
     layers = list(_layers(path, tuple(overrides), base=base))
     tree, notices, problems = _merge(layers)
-    raise_problems([*problems, *tree.problems])
-    config = _validate(tree)
-    origin_of = origin_finder(tree.origins)
+    config = _validate(tree, problems=problems)
     top = Origin(layer="file", file=str(path)) if path is not None else Origin(layer="command line")
-    findings = check_config(config, purpose=purpose)
-    raise_problems(
-        [_as_problem(finding, origin_of=origin_of, top=top) for finding in findings if not finding.is_notice]
-    )
-    notices += [str(_as_problem(finding, origin_of=origin_of, top=top)) for finding in findings if finding.is_notice]
+    notices += _check(config, purpose=purpose, origin_of=origin_finder(tree.origins), top=top)
     return Loaded(
         config=config,
         origins=dict(_origins(config, origins=tree.origins)),
@@ -131,16 +125,27 @@ def _apply_implied(layer: Flat, *, tree: Tree) -> None:
             )
 
 
-def _validate(tree: Tree) -> RunConfig:
+def _validate(tree: Tree, *, problems: list[Problem]) -> RunConfig:
     try:
-        return RunConfig.model_validate(tree.values)
+        config = RunConfig.model_validate(tree.values)
     except ValidationError as error:
-        raise_problems(problems_of(error, origin_of=origin_finder(tree.origins)))
+        problems = [*problems, *problems_of(error, origin_of=origin_finder(tree.origins))]
+        raise_problems([*tree.problems, *problems])
         raise
+    raise_problems([*tree.problems, *problems])
+    return config
 
 
-def _as_problem(finding: Finding, *, origin_of: Any, top: Origin) -> Problem:
-    origin = origin_of(finding.key)
+def _check(config: RunConfig, *, purpose: Purpose, origin_of: Callable[[Key], Origin], top: Origin) -> list[str]:
+    """Raise what contradicts; return what is worth a notice."""
+    findings = check_config(config, purpose=purpose)
+    located = [(finding, _locate(finding, origin_of=origin_of, top=top)) for finding in findings]
+    raise_problems([problem for finding, problem in located if not finding.is_notice])
+    return [str(problem) for _, problem in located]
+
+
+def _locate(finding: Finding, *, origin_of: Callable[[Key], Origin], top: Origin) -> Problem:
+    origin = origin_of(finding.at)
     return Problem(origin=top if origin is DEFAULT else origin, name=finding.name, values=finding.values)
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trireme.config.alias import ALIASES, JOINT, JOINT_MEANING, REFUSED, Alias, Unreadable, known_words
+from trireme.config.alias import ALIASES, JOINT, JOINT_MEANING, REFUSED, Alias, UnreadableError, known_words
 from trireme.config.document import Node, node_from_python, parse_document
 from trireme.config.keys import SHORT_FORM, Field, find_field, nearest_key
 from trireme.config.origin import Key, Layer, Origin, format_key
 from trireme.config.problem import Problem, show
+from trireme.config.root import RunConfig
 from trireme.errors import ConfigError
 from trireme.words import say
 
@@ -148,7 +149,7 @@ def _add_alias(alias: Alias, node: Node, *, flat: Flat) -> None:
     origin = flat.origin(node, alias=alias.word)
     try:
         reading = alias.read(node.plain())
-    except Unreadable as error:
+    except UnreadableError as error:
         values = {"key": alias.word, "value": show(node.plain())}
         flat.problems.append(Problem(origin=origin, name=f"not_{error}", values=values))
         return
@@ -178,13 +179,10 @@ def _unknown(key: Key, *, origin: Origin) -> Problem:
         return Problem(origin=origin, name="unknown_guess", values=values)
     above = find_field(key[:-1]) if len(key) > 1 else None
     if above is not None and above.section is not None:
-        keys = ", ".join(above.section.model_fields)
-        return Problem(
-            origin=origin, name="unknown_in", values={**values, "section": format_key(key[:-1]), "keys": keys}
-        )
-    from trireme.config.root import RunConfig
-
-    return Problem(origin=origin, name="unknown_section", values={**values, "keys": ", ".join(RunConfig.model_fields)})
+        values |= {"section": format_key(key[:-1]), "keys": ", ".join(above.section.model_fields)}
+        return Problem(origin=origin, name="unknown_in", values=values)
+    values["keys"] = ", ".join(RunConfig.model_fields)
+    return Problem(origin=origin, name="unknown_section", values=values)
 
 
 def _check_conflicts(flat: Flat) -> None:

@@ -51,7 +51,7 @@ def _problem(detail: dict[str, Any], *, origin_of: Callable[[Key], Origin]) -> P
     if field is not None and kind == "literal_error":
         return Problem(origin=origin, name=_choice_name(values, field=field), values=values)
     if field is not None and kind in _RANGE_KINDS:
-        values["range"] = format_range(field.info.metadata)
+        values["range"] = say("config.finite") if kind == "finite_number" else format_range(field.info.metadata)
         return Problem(origin=origin, name="range", values=values)
     if field is not None and kind.endswith(("_type", "_parsing", "_from_float")):
         name = wrong_type_name(field, value=detail["input"], is_item=isinstance(key[-1], int))
@@ -89,7 +89,7 @@ def format_range(metadata: Iterable[Any]) -> str:
         for name, sign in signs
         if getattr(bound, name, None) is not None
     ]
-    return ", ".join(bounds) or say("config.finite")
+    return ", ".join(bounds)
 
 
 def show(value: Any) -> str:

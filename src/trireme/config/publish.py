@@ -32,7 +32,7 @@ def _words() -> dict[str, str]:
 
 def _short_form(field: dict[str, Any], *, key: str) -> dict[str, Any]:
     """Allow the bare text, and for lists of sections one item alone."""
-    about = {name: field.pop(name) for name in ("description", "default") if name in field}
+    about: dict[str, Any] = {name: field.pop(name) for name in ("description", "default") if name in field}
     if field.get("type") != "array":
         return {**about, "anyOf": [{"type": "string", "description": f"Stands for {{{key}: ...}}."}, field]}
     item = {"anyOf": [{"type": "string", "description": f"Stands for {{{key}: ...}}."}, field["items"]]}
@@ -40,7 +40,7 @@ def _short_form(field: dict[str, Any], *, key: str) -> dict[str, Any]:
 
 
 def _document_alias(word: str, key: str, *, schema: dict[str, Any]) -> None:
-    section, _, name = key.partition(".")
+    section = key.partition(".")[0]
     home = schema["$defs"][_definition_of(section)]["properties"]
     entry = {"description": f"Read as {key}.", "deprecated": True}
     schema["properties"].setdefault(word, entry)

@@ -194,7 +194,7 @@ TEXTS: dict[str, Text] = {
         zh="{key} 在原框架中已弃用；请改用 per_device_train_batch_size 或 train.global_batch_seqs。",
     ),
     "not_bare_batch": Text(
-        en="{key} doesn't say whose batch; give train.global_batch_seqs (all ranks, one step) or train.microbatch_seqs.",
+        en="{key} doesn't say whose batch; give train.global_batch_seqs (a step, all ranks) or train.microbatch_seqs.",
         zh="{key} 没有说明是哪一级的批大小；请给出 train.global_batch_seqs（一步、所有卡）或 train.microbatch_seqs。",
     ),
     "not_scheduler_kwargs": Text(
@@ -208,7 +208,8 @@ TEXTS: dict[str, Text] = {
     "not_optim": Text(
         en="{key} is not read: the optimizer is AdamW; give train.lr, train.beta1, train.beta2, train.eps, "
         "train.weight_decay.",
-        zh="不读取 {key}：优化器是 AdamW；请用 train.lr、train.beta1、train.beta2、train.eps、train.weight_decay 设置。",
+        zh="不读取 {key}：优化器是 AdamW；请用 train.lr、train.beta1、train.beta2、train.eps、"
+        "train.weight_decay 设置。",
     ),
     "not_scheduler_block": Text(
         en="{key} is not read; give train.schedule and train.warmup_steps instead.",
@@ -297,9 +298,10 @@ TEXTS: dict[str, Text] = {
         zh="train.microbatch_seqs = {micro} 大于 train.global_batch_seqs = {total}；最多为 {total}。",
     ),
     "microbatch_rest": Text(
-        en="train.global_batch_seqs = {total} is not a multiple of train.microbatch_seqs = {micro}; the last micro-batch "
-        "of a step has {rest}.",
-        zh="train.global_batch_seqs = {total} 不是 train.microbatch_seqs = {micro} 的倍数；每步最后一个微批有 {rest} 条。",
+        en="train.global_batch_seqs = {total} is not a multiple of train.microbatch_seqs = {micro}; "
+        "the last micro-batch of a step has {rest}.",
+        zh="train.global_batch_seqs = {total} 不是 train.microbatch_seqs = {micro} 的倍数；"
+        "每步最后一个微批有 {rest} 条。",
     ),
     "two_warmups": Text(
         en="train.warmup_steps = {steps} and train.warmup_tokens = {tokens} both say how long warm-up is; keep one.",
@@ -339,7 +341,8 @@ TEXTS: dict[str, Text] = {
         zh="model.d_model = {width} 应当是 model.num_heads = {heads} 的整数倍。",
     ),
     "head_width_even": Text(
-        en="model.d_model = {width} over {heads} heads gives heads of {head_width}; rotary positions need an even width.",
+        en="model.d_model = {width} over {heads} heads gives heads of {head_width}; "
+        "rotary positions need an even width.",
         zh="model.d_model = {width} 分给 {heads} 个头，每头宽 {head_width}；旋转位置编码要求宽度为偶数。",
     ),
     "degree_divides": Text(
