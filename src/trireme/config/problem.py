@@ -51,8 +51,8 @@ def _problem(detail: dict[str, Any], *, origin_of: Callable[[Key], Origin]) -> P
     if field is not None and kind == "literal_error":
         return Problem(origin=origin, name=_choice_name(values, field=field), values=values)
     if field is not None and kind in _RANGE_KINDS:
-        values["range"] = say("config.finite") if kind == "finite_number" else format_range(field.info.metadata)
-        return Problem(origin=origin, name="range", values=values)
+        values["range"] = format_range(field.info.metadata)
+        return Problem(origin=origin, name="not_finite" if kind == "finite_number" else "range", values=values)
     if field is not None and kind.endswith(("_type", "_parsing", "_from_float")):
         name = wrong_type_name(field, value=detail["input"], is_item=isinstance(key[-1], int))
         return Problem(origin=origin, name=name, values=values)

@@ -114,7 +114,7 @@ TEXTS: dict[str, Text] = {
         zh="{key} 应当是键值对，或者一个代表 {short} 的文本，而不是 {value}。",
     ),
     "range": Text(en="{key} is {value}; it must be {range}.", zh="{key} 是 {value}；应当满足 {range}。"),
-    "finite": Text(en="a finite number", zh="有限的数"),
+    "not_finite": Text(en="{key} is {value}; it must be a finite number.", zh="{key} 是 {value}；应当是有限的数。"),
     "choice": Text(en="{key} is {value}; it must be one of: {choices}.", zh="{key} 是 {value}；可选的值：{choices}。"),
     "choice_guess": Text(
         en="{key} is {value}; it must be one of: {choices}. Did you mean {guess}?",

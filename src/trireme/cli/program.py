@@ -1,0 +1,130 @@
+"""``trireme ...``: run one command, and turn what goes wrong into a line and an exit status.
+
+0 done · 1 a fault in Trireme · 2 a mistake the user can mend · 130 interrupted · 141 reader went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from trireme.cli.terminal import print_error, print_line, tolerate_narrow_encodings
+from trireme.cli.verb import Program
+from trireme.errors import TriremeError
+from trireme.words import say
+
+_LANGUAGES = ("zh", "en")
+_FAULT, _MISTAKE, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that ``arguments`` (default: those of the process) name; return the exit status."""
+    tolerate_narrow_encodings()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except TriremeError as error:
+        print_error(str(error))
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print_line(error.format_message())
+        return 0
+    except click.ClickException as error:
+        print_error(_explain(error))
+        return _MISTAKE
+    except (KeyboardInterrupt, click.Abort):
+        print_error("\n" + say("cli.interrupted"))
+        return _INTERRUPTED
+    except BrokenPipeError:
+        return _leave_quietly()
+    except Exception:
+        traceback.print_exc()
+        print_error(say("cli.crashed"))
+        return _FAULT
+    return status
+
+
+def _run(words: list[str]) -> int:
+    _set_language(words)
+    try:
+        with _build_program().make_context("trireme", words) as context:
+            result = context.command.invoke(context)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _set_language(words: list[str]) -> None:
+    """Obey ``--lang`` before any sentence is looked up; it stands in front of the command."""
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            return
+        if word == "--lang" or word.startswith("--lang="):
+            value = word.partition("=")[2] or (words[index + 1] if index + 1 < len(words) else "")
+            if value not in _LANGUAGES:
+                raise click.UsageError(say("cli.unknown_language", value=value or "''"))
+            os.environ["TRIREME_LANG"] = value  # worker processes speak it as well
+            return
+
+
+def _build_program() -> Program:
+    return Program(
+        name="trireme",
+        help=say("cli.about"),
+        epilog=say("cli.epilog"),
+        params=[
+            click.Option(["--lang"], type=click.Choice(_LANGUAGES), expose_value=False, help=say("cli.lang_option")),
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_version,
+                help=say("cli.version_option"),
+            ),
+        ],
+    )
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from trireme import __version__
+
+        print_line(f"trireme {__version__}")
+        ctx.exit()
+
+
+def _explain(error: click.ClickException) -> str:
+    """Say click's complaints in the user's language; what it alone knows is passed on."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else "trireme"
+    if isinstance(error, click.NoSuchOption):
+        if error.possibilities:
+            return say("cli.unknown_option_guess", name=error.option_name, guess=error.possibilities[0])
+        return say("cli.unknown_option", name=error.option_name, command=command)
+    if isinstance(error, click.MissingParameter):
+        return say("cli.missing_argument", name=_parameter_name(error), command=command)
+    if isinstance(error, click.BadParameter):
+        return say("cli.bad_argument", name=_parameter_name(error), reason=error.message, command=command)
+    if type(error) is click.UsageError:
+        return error.message
+    return say("cli.bad_usage", reason=error.format_message(), command=command)
+
+
+def _parameter_name(error: click.BadParameter) -> str:
+    if error.param is None:
+        return str(error.param_hint or "")
+    if isinstance(error.param, click.Argument):
+        return error.param.make_metavar(error.ctx or click.Context(click.Command("trireme"))).strip("[].")
+    return error.param.opts[0]
+
+
+def _leave_quietly() -> int:
+    """The reader (``| head``) has gone; keep Python from complaining when it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _PIPE_CLOSED
