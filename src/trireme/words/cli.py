@@ -35,8 +35,8 @@ TEXTS: dict[str, Text] = {
         zh="训练前查看数据：报告、分词器、样本顺序。",
     ),
     "verb_config": Text(
-        en="Show, check and describe settings (show, check, schema).",
-        zh="显示、检查和说明配置（show、check、schema）。",
+        en="Show, check and describe settings.",
+        zh="显示、检查和说明配置。",
     ),
     "verb_models": Text(en="List the reference models by size.", zh="按规模列出参考模型。"),
     "verb_env": Text(
@@ -92,6 +92,7 @@ TEXTS: dict[str, Text] = {
     ),
     # env
     "env_json": Text(en="Print JSON.", zh="以 JSON 输出。"),
+    "env_cores": Text(en="{cores} cores", zh="{cores} 核"),
     "env_none": Text(en="not installed", zh="未安装"),
     "env_no_accelerator": Text(en="none, training runs on the CPU", zh="无，在 CPU 上训练"),
 }
