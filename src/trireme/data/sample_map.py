@@ -1,0 +1,110 @@
+"""A user's function on each sample, random in a way that no worker, rank or restart changes.
+
+The generator it receives is seeded by (seed, epoch, sample). So are Python's, numpy's and, if it is loaded,
+torch's global generators while the function runs; afterwards they are as they were. A function that draws
+from any of them gives the same sample wherever and whenever it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trireme.data.batch import NOT_LEARNED
+from trireme.data.function import load_function
+from trireme.data.gather import FIELDS
+from trireme.data.permute import derive_key
+from trireme.errors import DataError
+
+_MAP_KEY = 0x6D6170
+_MASK_32 = (1 << 32) - 1
+
+Sample = dict[str, np.ndarray]
+
+
+class SampleMap:
+    """Applies ``package.module:function`` to samples and checks what comes back.
+
+    Args:
+        name: package.module:function, called with (sample, rng).
+        seed: The run's seed.
+        vocab_size: Token ids must be below it.
+
+    Raises:
+        DataError: There is no such function.
+    """
+
+    def __init__(self, name: str, *, seed: int, vocab_size: int) -> None:
+        self.name = name
+        self._seed = seed
+        self._vocab_size = vocab_size
+        self._function = load_function(name, setting="data.sample_map")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by name, so that a worker imports the function itself."""
+        return partial(SampleMap, seed=self._seed, vocab_size=self._vocab_size), (self.name,)
+
+    def apply(self, block: np.ndarray, *, ids: np.ndarray, epochs: np.ndarray) -> None:
+        """Replace each row of a block by what the function makes of it. Shapes: block [4, B, T], ids [B]."""
+        for row, (sample_id, epoch) in enumerate(zip(ids.tolist(), epochs.tolist(), strict=True)):
+            sample = {name: block[field, row].copy() for field, name in enumerate(FIELDS)}
+            key = derive_key(self._seed, _MAP_KEY, epoch, sample_id)
+            with seeded(key):
+                returned = self._call(sample, key=key, sample_id=sample_id)
+            for field, name in enumerate(FIELDS):
+                block[field, row] = self._checked(returned, name, shape=block[field, row].shape, sample_id=sample_id)
+
+    def _call(self, sample: Sample, *, key: int, sample_id: int) -> Mapping[str, Any]:
+        try:
+            returned = self._function(sample, np.random.Generator(np.random.PCG64(key)))
+        except Exception as error:
+            error.add_note(f"sample_map {self.name}, sample {sample_id}")
+            raise
+        if not isinstance(returned, Mapping):
+            raise self._refused(sample_id, "map_not_a_dict", kind=type(returned).__name__)
+        if set(returned) != set(FIELDS):
+            got = ", ".join(map(str, returned))
+            raise self._refused(sample_id, "map_other_names", got=got, expected=", ".join(FIELDS))
+        return returned
+
+    def _checked(self, returned: Mapping[str, Any], name: str, *, shape: tuple[int, ...], sample_id: int) -> np.ndarray:
+        values = np.asarray(returned[name])
+        if values.shape != shape:
+            raise self._refused(sample_id, "map_other_shape", name=name, got=values.shape, expected=shape)
+        if values.dtype.kind not in "iu":
+            raise self._refused(sample_id, "map_not_whole", name=name, got=values.dtype)
+        if name in ("input_ids", "labels"):
+            bad = ((values < 0) | (values >= self._vocab_size)) & ((values != NOT_LEARNED) | (name != "labels"))
+            if bad.any():
+                worst = int(values[bad][0])
+                raise self._refused(sample_id, "map_other_token", name=name, got=worst, vocab_size=self._vocab_size)
+        return values
+
+    def _refused(self, sample_id: int, reason: str, **values: object) -> DataError:
+        return DataError(f"sample.{reason}", function=self.name, sample=sample_id, **values)
+
+
+@contextlib.contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Seed the global generators for the time of a call."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")  # never imported for this: a function that draws from it has loaded it
+    generator = getattr(torch, "default_generator", None)
+    torch_state = generator.get_state() if generator is not None else None
+    random.seed(key)
+    np.random.seed(key & _MASK_32)
+    if generator is not None:
+        generator.manual_seed(key & (_MASK_32 >> 1))
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        if generator is not None:
+            generator.set_state(torch_state)
