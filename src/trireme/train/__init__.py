@@ -1,1 +1,77 @@
-"""train."""
+"""From a plain module and batches to a trained one: steps, schedules, number formats, loop, resume."""
+
+from trireme.train.cadence import Cadence, build_cadence
+from trireme.train.callback import Callback, CallbackState, Control
+from trireme.train.compile import apply_compile, check_compile, choose_compile, eager, remove_compile
+from trireme.train.evaluate import EvalResult, evaluate, evaluating, held_out_batches
+from trireme.train.loop import fit
+from trireme.train.measure import Decision, choose_precision, decision_from_json
+from trireme.train.objective import Objective
+from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
+from trireme.train.pieces import FitResult, Pieces, Snapshot
+from trireme.train.precision import Precision, apply_precision, build_precision
+from trireme.train.reduction import OneRank, Reduction
+from trireme.train.rng import seed_run, seed_step
+from trireme.train.schedule import (
+    Schedule,
+    StepPlan,
+    build_schedule,
+    lr_at,
+    plan_steps,
+    resume_schedule,
+    schedule_from_json,
+)
+from trireme.train.state import Progress, Restored, SavedState, restore_state, state_json, state_tensors
+from trireme.train.step import Stepper, StepResult, build_objective
+
+__all__ = [
+    "Cadence",
+    "Callback",
+    "CallbackState",
+    "Control",
+    "Decision",
+    "EvalResult",
+    "FitResult",
+    "Objective",
+    "OneRank",
+    "ParamGroup",
+    "Pieces",
+    "Precision",
+    "Progress",
+    "Reduction",
+    "Restored",
+    "SavedState",
+    "Schedule",
+    "Snapshot",
+    "StepPlan",
+    "StepResult",
+    "Stepper",
+    "apply_compile",
+    "apply_precision",
+    "build_cadence",
+    "build_objective",
+    "build_optimizer",
+    "build_precision",
+    "build_schedule",
+    "check_compile",
+    "choose_compile",
+    "choose_precision",
+    "decision_from_json",
+    "eager",
+    "evaluate",
+    "evaluating",
+    "fit",
+    "group_parameters",
+    "held_out_batches",
+    "lr_at",
+    "plan_steps",
+    "remove_compile",
+    "restore_state",
+    "resume_schedule",
+    "schedule_from_json",
+    "seed_run",
+    "seed_step",
+    "set_lr",
+    "state_json",
+    "state_tensors",
+]

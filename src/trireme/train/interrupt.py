@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM: the first asks for a good end, a second Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """Whether someone asked the run to end, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether to end after the current step."""
+        return self.signal_number is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process ended by that signal."""
+        return 0 if self.signal_number is None else 128 + self.signal_number
+
+
+@contextmanager
+def catch_interrupts(*, notice: Callable[[], None]) -> Iterator[Interrupt]:
+    """Yield an Interrupt that the first signal sets; ``notice`` is called then.
+
+    Outside the main thread Python delivers no signals: the Interrupt is then never set.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if interrupt.requested:
+            raise KeyboardInterrupt
+        interrupt.signal_number = number
+        notice()
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

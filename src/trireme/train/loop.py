@@ -1,0 +1,298 @@
+"""The training loop: step, report, evaluate, write samples, save, until the plan is done.
+
+What a run is made of is in ``Pieces``; what it has done so far is in ``Progress`` and in the stepper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from trireme.data.batch import Batch
+from trireme.errors import TrainError
+from trireme.mesh import peak_memory_bytes
+from trireme.observe import EvalReport, Event, ObserverGroup, StepReport
+from trireme.train.cadence import is_due
+from trireme.train.callback import CallbackGroup, CallbackState
+from trireme.train.compile import eager
+from trireme.train.evaluate import evaluate, evaluating
+from trireme.train.event import step_events
+from trireme.train.interrupt import Interrupt, catch_interrupts
+from trireme.train.microbatch import take_rows
+from trireme.train.pieces import FitResult, FitStatus, Pieces, SaveReason, Snapshot
+from trireme.train.rng import kept_rng, seed_run, seed_step
+from trireme.train.schedule import lr_at
+from trireme.train.state import (
+    Progress,
+    Restored,
+    SavedState,
+    check_finite,
+    restore_state,
+    state_json,
+    state_tensors,
+)
+from trireme.train.step import StepResult
+from trireme.words import say
+
+
+def fit(pieces: Pieces, *, resume: SavedState | None = None) -> FitResult:
+    """Train until the plan is done, a callback stops it or a signal ends it, and return how it ended.
+
+    Raises:
+        TrainError: The run must not go on (nothing to learn, not finite by policy).
+        CheckpointError: ``resume`` can't be restored whole.
+    """
+    run = _Run(pieces)
+    run.start(resume)
+    if run.done:
+        return run.result("already_finished")
+    with (
+        catch_interrupts(notice=run.say_interrupted) as interrupt,
+        pieces.open_loader(run.progress.step, pieces.plan.max_steps) as batches,
+    ):
+        return run.go(batches, interrupt=interrupt)
+
+
+class _Run:
+    """One call of ``fit``."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+        self.stepper = pieces.stepper
+        self.progress = Progress()
+        self.observers = ObserverGroup(pieces.observers)
+        self.callbacks = CallbackGroup(pieces.callbacks, args=pieces.settings)
+        self.restored: Restored | None = None
+        self.last_eval: EvalReport | None = None
+        self.saved_step: int | None = None
+        self.clock_s = time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        return self.progress.step >= self.pieces.plan.max_steps
+
+    def start(self, resume: SavedState | None) -> None:
+        """Seed a new run, or put a saved one back."""
+        seed_run(self.pieces.seed, device=self.stepper.device)
+        self.stepper.module.train()
+        self.fire("init_end")
+        if resume is None:
+            return
+        self.pieces.check_data_state(resume.state.get("data", {}))
+        self.restored = restore_state(
+            resume, stepper=self.stepper, progress=self.progress, allow_missing=self.pieces.allow_missing
+        )
+        self.saved_step = self.progress.step
+        names, missing = ", ".join(self.restored.names), ", ".join(self.restored.missing)
+        key = "train.resumed" if self.restored.exact else "train.resumed_inexact"
+        self.event(
+            "resume",
+            say(key, step=self.progress.step, names=names, missing=missing),
+            level="info" if self.restored.exact else "warning",
+            data={"exact": self.restored.exact, "restored": self.restored.names, "missing": self.restored.missing},
+        )
+
+    def go(self, batches: Iterable[Batch], *, interrupt: Interrupt) -> FitResult:
+        """Run the steps that are left."""
+        self.fire("train_begin")
+        self.clock_s = time.perf_counter()
+        for batch in batches:
+            self.step(batch)
+            self.after_step(interrupt)
+            if self.done or interrupt.requested or self.callbacks.control.should_stop:
+                break
+        else:
+            raise TrainError("train.data_ended", step=self.progress.step, max_steps=self.pieces.plan.max_steps)
+        self.fire("train_end")
+        if self.done:
+            return self.result("finished")
+        status: FitStatus = "interrupted" if interrupt.requested else "stopped"
+        self.event(status, say(f"train.{status}", step=self.progress.step, command=self.pieces.go_on_command))
+        return self.result(status, exit_code=interrupt.exit_code)
+
+    def step(self, batch: Batch) -> None:
+        """Run one step and report it; raises after the report if the run must not go on."""
+        step = self.progress.step
+        if batch.step != step:
+            raise TrainError("train.wrong_batch", found=batch.step, wanted=step)
+        batch = take_rows(batch, self.pieces.plan.seqs_at(step))
+        if self._epochs_done(self.progress.num_seqs) or step == 0:
+            self.fire("epoch_begin")
+        self.fire("step_begin")
+        seed_step(self.pieces.seed, step=step, device=self.stepper.device)
+        lr = lr_at(step, schedule=self.pieces.schedule)
+        result = self.stepper.step(batch, lr=lr, on_moment=self.fire)
+        before = self.progress.num_seqs
+        self.progress.step += 1
+        self.progress.tokens += result.step_tokens
+        self.progress.num_seqs += result.num_seqs
+        self._report(result)
+        if self.progress.num_seqs // self.pieces.samples_per_epoch > before // self.pieces.samples_per_epoch:
+            self.fire("epoch_end")
+        self.stepper.check(result)
+
+    def after_step(self, interrupt: Interrupt) -> None:
+        """Evaluate, write samples and save where it is time; the step's clock does not count it."""
+        step, max_steps, cadence = self.progress.step, self.pieces.plan.max_steps, self.pieces.cadence
+        control = self.callbacks.control
+        if control.should_evaluate or is_due(step, every_steps=cadence.eval_every_steps, max_steps=max_steps):
+            self.evaluate()
+        if is_due(step, every_steps=cadence.sample_every_steps, max_steps=max_steps):
+            self.sample()
+        reason = self.save_reason(interrupt)
+        if reason is not None:
+            self.save(reason)
+        control.should_evaluate = control.should_save = False
+        self.clock_s = time.perf_counter()
+
+    def evaluate(self) -> None:
+        """Measure the held-out loss and report it."""
+        if self.pieces.eval_batches is None:
+            return
+        with kept_rng(self.stepper.device):
+            result = evaluate(
+                self.stepper.module,
+                self.pieces.eval_batches(),
+                objective=self.stepper.objective,
+                precision=self.stepper.precision,
+                microbatch_seqs=self.stepper.microbatch_seqs,
+                on_microbatch=lambda: self.fire("prediction_step"),
+            )
+        is_best = self.progress.best_loss is None or result.loss < self.progress.best_loss
+        if is_best:
+            self.progress.best_loss, self.progress.best_step = result.loss, self.progress.step
+        self.last_eval = EvalReport(
+            step=self.progress.step,
+            loss=result.loss,
+            num_seqs=result.num_seqs,
+            target_tokens=result.target_tokens,
+            eval_s=result.eval_s,
+            is_best=is_best,
+        )
+        self.observers.on_eval(self.last_eval)
+        self.fire("evaluate", metrics={"eval_loss": result.loss})
+
+    def sample(self) -> None:
+        """Have the model write; it runs as written, for each length would be compiled anew."""
+        if self.pieces.sample is None:
+            return
+        with kept_rng(self.stepper.device), evaluating(self.stepper.module), eager():
+            for report in self.pieces.sample(self.progress.step):
+                self.observers.on_sample(report)
+
+    def save_reason(self, interrupt: Interrupt) -> SaveReason | None:
+        """Return why to save now, or None."""
+        step, max_steps = self.progress.step, self.pieces.plan.max_steps
+        control = self.callbacks.control
+        if step >= max_steps:
+            return "end"
+        if interrupt.requested:
+            return "interrupt"
+        if control.should_stop or control.should_save:
+            return "callback"
+        due = is_due(step, every_steps=self.pieces.cadence.save_every_steps, max_steps=max_steps)
+        return "cadence" if due else None
+
+    def save(self, reason: SaveReason) -> None:
+        """Save once a step, and never a state that is not finite."""
+        if self.pieces.save is None or self.saved_step == self.progress.step:
+            return
+        tensors = state_tensors(self.stepper)
+        check_finite(tensors)
+        state = state_json(
+            self.stepper,
+            progress=self.progress,
+            schedule=self.pieces.schedule,
+            data=self.pieces.data_state(self.progress.step),
+        )
+        fresh = self.last_eval is not None and self.last_eval.step == self.progress.step
+        metrics = {"eval_loss": self.last_eval.loss} if fresh and self.last_eval else {}
+        self.pieces.save(
+            Snapshot(step=self.progress.step, reason=reason, tensors=tensors, state=state, metrics=metrics)
+        )
+        self.saved_step = self.progress.step
+        self.fire("save")
+
+    def result(self, status: FitStatus, *, exit_code: int = 0) -> FitResult:
+        """Return how the run ended."""
+        return FitResult(
+            status=status,
+            step=self.progress.step,
+            max_steps=self.pieces.plan.max_steps,
+            tokens=self.progress.tokens,
+            best_loss=self.progress.best_loss,
+            best_step=self.progress.best_step,
+            exit_code=exit_code,
+            exact=self.restored is None or self.restored.exact,
+        )
+
+    def say_interrupted(self) -> None:
+        """Answer the first Ctrl-C."""
+        self.event("interrupt", say("train.interrupting"))
+
+    def event(
+        self,
+        kind: str,
+        text: str,
+        *,
+        level: Literal["info", "warning"] = "info",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Tell the observers."""
+        self.observers.on_event(Event(kind=kind, text=text, step=self.progress.step, level=level, data=data or {}))
+
+    def fire(self, moment: str, **kwargs: Any) -> None:
+        """Tell the callbacks."""
+        if self.callbacks.callbacks:
+            self.callbacks.fire(moment, state=self._callback_state(), **kwargs)
+
+    def _report(self, result: StepResult) -> None:
+        now_s = time.perf_counter()
+        report = self._step_report(result, step_s=now_s - self.clock_s)
+        self.clock_s = now_s
+        self.observers.on_step(report)
+        for event in step_events(result, step=self.progress.step, stepper=self.stepper):
+            self.observers.on_event(event)
+        logs = {"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": result.lr, "epoch": report.epoch}
+        self.fire("step_end", result=result)
+        self.fire("log", logs=logs)
+
+    def _step_report(self, result: StepResult, *, step_s: float) -> StepReport:
+        flops_per_token = self.pieces.flops_per_token
+        return StepReport(
+            step=self.progress.step,
+            max_steps=self.pieces.plan.max_steps,
+            loss=result.loss,
+            grad_norm=result.grad_norm,
+            lr=result.lr,
+            tokens=self.progress.tokens,
+            step_tokens=result.step_tokens,
+            real_tokens=result.real_tokens,
+            target_tokens=result.target_tokens,
+            step_s=step_s,
+            flops=None if flops_per_token is None else flops_per_token * result.step_tokens,
+            peak_flops_per_s=self.pieces.peak_flops_per_s,
+            memory_bytes=peak_memory_bytes(self.stepper.device),
+            epoch=self._epoch(),
+            skipped=result.skipped,
+            num_skipped=self.stepper.counters.num_skipped,
+            loss_scale=result.loss_scale,
+        )
+
+    def _callback_state(self) -> CallbackState:
+        return CallbackState(
+            global_step=self.progress.step,
+            max_steps=self.pieces.plan.max_steps,
+            epoch=self._epoch(),
+            num_input_tokens_seen=self.progress.tokens,
+            best_metric=self.progress.best_loss,
+            best_global_step=self.progress.best_step,
+        )
+
+    def _epoch(self) -> float:
+        return self.progress.num_seqs / self.pieces.samples_per_epoch
+
+    def _epochs_done(self, num_seqs: int) -> bool:
+        """Say whether the last step finished a pass over the samples."""
+        return num_seqs > 0 and num_seqs % self.pieces.samples_per_epoch < self.pieces.plan.global_batch_seqs

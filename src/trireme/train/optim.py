@@ -1,0 +1,119 @@
+"""AdamW and its parameter groups.
+
+Weight decay pulls matrices (two or more dimensions, embeddings and the output head among them)
+towards zero and leaves norms, biases and every other one-dimensional parameter alone. Embeddings
+are decayed because a tied one is the output matrix as well and can't be both; what many recipes do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from trireme.config import TrainSection
+from trireme.errors import TrainError
+from trireme.mesh import has_fused_optimizer
+
+MATRICES = "matrices"
+VECTORS = "vectors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamGroup:
+    """Parameters that share their decay; a row of the table before step 1."""
+
+    name: str
+    weight_decay: float
+    parameter_names: tuple[str, ...]
+    num_params: int
+
+
+def group_parameters(module: nn.Module, *, weight_decay: float) -> tuple[ParamGroup, ...]:
+    """Return the groups: each trainable parameter once (a tied one too), frozen ones in none."""
+    by_name: dict[str, list[tuple[str, nn.Parameter]]] = {MATRICES: [], VECTORS: []}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            by_name[MATRICES if parameter.dim() >= 2 else VECTORS].append((name, parameter))
+    decays = {MATRICES: weight_decay, VECTORS: 0.0}
+    return tuple(_group(key, members, weight_decay=decays[key]) for key, members in by_name.items() if members)
+
+
+def _group(key: str, members: Sequence[tuple[str, nn.Parameter]], *, weight_decay: float) -> ParamGroup:
+    return ParamGroup(
+        name=key,
+        weight_decay=weight_decay,
+        parameter_names=tuple(name for name, _ in members),
+        num_params=sum(parameter.numel() for _, parameter in members),
+    )
+
+
+def build_optimizer(module: nn.Module, section: TrainSection) -> torch.optim.AdamW:
+    """Return AdamW over the module's groups, fused where the device has the kernel.
+
+    Build it after the module is on its device and in its number format. Each group carries its
+    ``name`` and ``parameter_names``.
+
+    Raises:
+        TrainError: No parameter is trainable.
+
+    Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, algorithm 2.
+    """
+    groups = group_parameters(module, weight_decay=section.weight_decay)
+    if not groups:
+        raise TrainError("train.nothing_trainable")
+    parameters = dict(module.named_parameters())
+    options = [
+        {
+            "params": [parameters[name] for name in group.parameter_names],
+            "weight_decay": group.weight_decay,
+            "name": group.name,
+        }
+        for group in groups
+    ]
+    fused = all(has_fused_optimizer(device) for device in {parameter.device for parameter in parameters.values()})
+    return torch.optim.AdamW(
+        options,
+        lr=section.lr,
+        betas=(section.beta1, section.beta2),
+        eps=section.eps,
+        fused=fused,
+        # Not fused means the plain loop: the foreach form needs a second copy of the state at its peak.
+        foreach=False if not fused else None,
+    )
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group the learning rate; a group's ``lr_ratio``, if it has one, scales it."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_ratio", 1.0)
+
+
+def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the optimizer's parameters in its own order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def grad_norm(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the Euclidean norm over all gradients, a scalar on their device; zero if there are none."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return torch.zeros(())
+    return torch.nn.utils.get_total_norm(grads, foreach=True)
+
+
+def scale_gradients(parameters: Sequence[torch.Tensor], *, factor: float) -> None:
+    """Multiply every gradient in place; a factor of one touches nothing."""
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if grads and factor != 1.0:
+        torch._foreach_mul_(grads, factor)
+
+
+def clip_factor(norm: float, *, limit: float | None) -> float:
+    """Return what gradients of this norm are multiplied by so that their norm is at most ``limit``."""
+    if limit is None or norm <= limit or not math.isfinite(norm):
+        return 1.0
+    return limit / norm

@@ -1,0 +1,79 @@
+"""What a run is made of, what it hands to be saved, and how it ended: the arrows in and out of ``fit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from trireme.data.batch import Batch
+from trireme.observe import Observer, SampleReport
+from trireme.train.cadence import Cadence
+from trireme.train.callback import Callback
+from trireme.train.schedule import Schedule, StepPlan
+from trireme.train.step import Stepper
+
+SaveReason = Literal["cadence", "callback", "interrupt", "end"]
+FitStatus = Literal["finished", "already_finished", "stopped", "interrupted"]
+OpenLoader = Callable[[int, int], AbstractContextManager[Iterable[Batch]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a checkpoint is made of. ``tensors`` are the live ones: write or copy them before returning."""
+
+    step: int
+    reason: SaveReason
+    tensors: Mapping[str, torch.Tensor]
+    state: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """What a run is made of, all built.
+
+    ``open_loader(first, last)`` yields the batches of steps first..last-1 (from zero), once closed
+    nothing of it is left. ``eval_batches()`` yields the held-out batches, the same at each call.
+    ``sample(step)`` yields texts the model wrote. ``save(snapshot)`` returns when the checkpoint is
+    safe. ``data_state(step)`` is the position in the data after ``step`` steps, as JSON;
+    ``check_data_state`` raises if a saved one belongs to other data. ``go_on_command`` is what a
+    person types to resume.
+    """
+
+    stepper: Stepper
+    plan: StepPlan
+    schedule: Schedule
+    cadence: Cadence
+    seed: int
+    open_loader: OpenLoader
+    samples_per_epoch: int
+    eval_batches: Callable[[], Iterable[Batch]] | None = None
+    sample: Callable[[int], Iterable[SampleReport]] | None = None
+    save: Callable[[Snapshot], object] | None = None
+    data_state: Callable[[int], Mapping[str, Any]] = lambda step: {}
+    check_data_state: Callable[[Mapping[str, Any]], object] = lambda state: None
+    observers: tuple[Observer, ...] = ()
+    callbacks: tuple[Callback, ...] = ()
+    settings: Any = None
+    flops_per_token: float | None = None
+    peak_flops_per_s: float | None = None
+    go_on_command: str = ""
+    allow_missing: Collection[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """How a run ended. ``exit_code`` is that of the process; 0 unless a signal ended it."""
+
+    status: FitStatus
+    step: int
+    max_steps: int
+    tokens: int
+    best_loss: float | None
+    best_step: int | None
+    exit_code: int
+    exact: bool

@@ -1,0 +1,362 @@
+"""One optimizer step: micro-batches in, one exact update out.
+
+The gradient is that of the undivided global batch: the loss summed over all supervised tokens,
+divided once by their number, whatever the micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from trireme.data.batch import Batch
+from trireme.errors import DeviceError, TrainError
+from trireme.models.dropout import set_dropout_clock
+from trireme.train.frozen import RoundingWatch
+from trireme.train.microbatch import Micro, Work, move, split_batch
+from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective
+from trireme.train.optim import clip_factor, scale_gradients, set_lr, trained_parameters
+from trireme.train.precision import Policy, Precision, build_precision
+from trireme.train.reduction import OneRank, Reduction
+
+Outcome = Literal["updated", "nonfinite", "overflow", "empty"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step did.
+
+    ``outcome``: ``updated``; or skipped, with weights and optimizer state untouched, because loss or
+    gradients were not finite (``nonfinite``), because the fp16 loss scale was too high (``overflow``)
+    or because the batch has nothing to learn (``empty``).
+    ``loss`` is the mean over the step's supervised tokens; ``grad_norm`` that before clipping.
+    ``frozen_ratios``: per parameter group the share of elements whose update rounding lost; empty
+    unless the policy is bf16_pure and this update was watched.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    outcome: Outcome
+    num_seqs: int
+    step_tokens: int
+    real_tokens: int
+    target_tokens: int
+    sample_ids: tuple[int, ...]
+    step_s: float
+    auxiliary: float | None = None
+    loss_scale: float | None = None
+    frozen_ratios: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the weights were left alone."""
+        return self.outcome != "updated"
+
+
+@dataclass(slots=True, kw_only=True)
+class StepCounters:
+    """What a run has gone through; part of a checkpoint."""
+
+    num_steps: int = 0
+    num_nonfinite: int = 0
+    nonfinite_in_row: int = 0
+    num_overflows: int = 0
+    num_empty: int = 0
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps that left the weights alone."""
+        return self.num_nonfinite + self.num_overflows + self.num_empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """What all micro-batches and ranks add up to, on the host."""
+
+    loss_sum: float
+    auxiliary: float
+    norm: float
+
+
+class Stepper:
+    """Turns a batch into one optimizer step: for Trireme's loop, or for your own.
+
+    A whole training loop::
+
+        import torch, trireme
+        model = torch.nn.Linear(16, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        def loss_fn(outputs, batch):
+            return torch.nn.functional.cross_entropy(outputs, batch["label"], reduction="sum"), len(outputs)
+        stepper = trireme.Stepper(model, optimizer, loss_fn=loss_fn, count_fn=lambda batch: len(batch["label"]),
+                                  precision="bf16", clip_grad_norm=1.0, microbatch_seqs=4)
+        for _ in range(20):
+            report = stepper({"input": torch.randn(8, 16), "label": torch.randint(4, (8,))})
+            print(report.loss, report.grad_norm)
+
+    Args:
+        module: Any module, already on its device; with ``bf16_pure``, already cast.
+        optimizer: Any torch optimizer over its parameters.
+        loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Default: next-token cross-entropy over
+            ``batch["labels"]``.
+        count_fn: What a batch's loss is summed over; default: the labels that aren't -100.
+        loss_reduction: ``mean`` or ``batch`` for a ``loss_fn`` that returns a bare scalar.
+        auxiliary: ``(outputs, batch) -> scalar``, a mean over the micro-batch that is added,
+            weighted by the micro-batch's share of the count.
+        call: ``(module, batch) -> outputs``. Default: the module gets what its forward takes by name.
+        precision: A policy by name, or a Precision.
+        clip_grad_norm: Largest global gradient norm; None: no clipping.
+        microbatch_seqs: Samples a forward and backward; None: all at once.
+        on_nonfinite: ``skip`` the step or ``stop`` on a NaN or Inf loss or gradient norm.
+        max_nonfinite: Stop after this many such steps in a row.
+        reduction: The seam for data-parallel ranks.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        loss_fn: LossFn | None = None,
+        count_fn: CountFn | None = None,
+        loss_reduction: Literal["mean", "batch"] | None = None,
+        auxiliary: AuxiliaryFn | None = None,
+        call: CallFn | None = None,
+        precision: Policy | Precision = "fp32",
+        clip_grad_norm: float | None = None,
+        microbatch_seqs: int | None = None,
+        on_nonfinite: Literal["skip", "stop"] = "skip",
+        max_nonfinite: int = 3,
+        reduction: Reduction | None = None,
+    ) -> None:
+        self.module = module
+        self.optimizer = optimizer
+        self.device = next(module.parameters()).device
+        self.objective = build_objective(
+            loss_fn=loss_fn, count_fn=count_fn, loss_reduction=loss_reduction, auxiliary=auxiliary, call=call
+        )
+        self.precision = (
+            precision if isinstance(precision, Precision) else build_precision(precision, device=self.device)
+        )
+        self.clip_grad_norm = clip_grad_norm
+        self.microbatch_seqs = microbatch_seqs
+        self.on_nonfinite = on_nonfinite
+        self.max_nonfinite = max_nonfinite
+        self.reduction = reduction or OneRank()
+        self.scaler = self.precision.build_scaler()
+        self.counters = StepCounters()
+        self._rounding = RoundingWatch(optimizer) if self.precision.policy == "bf16_pure" else None
+        self._buffer_names = _persistent_buffers(module)
+
+    def __call__(self, batch: Batch | Mapping[str, Any], *, lr: float | None = None) -> StepResult:
+        """Run one step and stop if it must not go on from here.
+
+        Raises:
+            TrainError: Too many steps in a row were not finite, or the first has nothing to learn.
+        """
+        result = self.step(batch, lr=lr)
+        self.check(result)
+        return result
+
+    def step(
+        self,
+        batch: Batch | Mapping[str, Any],
+        *,
+        lr: float | None = None,
+        on_moment: Callable[[str], None] = lambda moment: None,
+    ) -> StepResult:
+        """Run one step and return what it did, without judging whether to go on.
+
+        ``on_moment`` hears ``substep_end``, ``pre_optimizer_step`` and ``optimizer_step``.
+        """
+        started_s = time.perf_counter()
+        if lr is not None:
+            set_lr(self.optimizer, lr)
+        work = split_batch(batch, objective=self.objective, microbatch_seqs=self.microbatch_seqs)
+        self._check_whole_batch(work)
+        (total,) = self.reduction.sum_counts([work.count])
+        buffers = self._buffer_copies()
+        sums = self._accumulate(work, total=total, on_moment=on_moment)
+        outcome = self._judge(sums, total=total)
+        frozen_ratios = self._finish(outcome, norm=sums.norm, buffers=buffers, on_moment=on_moment)
+        self._count(outcome)
+        return StepResult(
+            loss=sums.loss_sum / total if total else 0.0,
+            grad_norm=sums.norm,
+            lr=self.optimizer.param_groups[0]["lr"],
+            outcome=outcome,
+            num_seqs=work.num_seqs,
+            step_tokens=work.tokens.step_tokens,
+            real_tokens=work.tokens.real_tokens,
+            target_tokens=work.tokens.target_tokens,
+            sample_ids=work.sample_ids,
+            step_s=time.perf_counter() - started_s,
+            auxiliary=sums.auxiliary if self.objective.auxiliary else None,
+            loss_scale=self.scaler.scale if self.scaler else None,
+            frozen_ratios=frozen_ratios,
+        )
+
+    def check(self, result: StepResult) -> None:
+        """Stop where going on would waste or hide something.
+
+        Raises:
+            TrainError: The first step has nothing to learn or a loss of exactly zero; or steps were
+                not finite and the policy, or ``max_nonfinite`` of them in a row, says stop.
+        """
+        ids = _show_ids(result.sample_ids)
+        if self.counters.num_steps == 1 and result.outcome == "empty":
+            raise TrainError("train.nothing_to_learn", ids=ids)
+        if self.counters.num_steps == 1 and result.loss == 0.0:
+            raise TrainError("train.zero_loss", ids=ids)
+        if result.outcome != "nonfinite":
+            return
+        values = {"step": self.counters.num_steps, "loss": result.loss, "grad_norm": result.grad_norm, "ids": ids}
+        if self.on_nonfinite == "stop":
+            raise TrainError("train.nonfinite_stop", **values)
+        if self.counters.nonfinite_in_row >= self.max_nonfinite:
+            raise TrainError("train.nonfinite_row", count=self.counters.nonfinite_in_row, **values)
+
+    def _check_whole_batch(self, work: Work) -> None:
+        if self.objective.loss_reduction == "batch" and (len(work.micros) > 1 or self.reduction.lockstep):
+            raise TrainError("train.whole_batch", microbatch_seqs=self.microbatch_seqs, seqs=work.num_seqs)
+
+    def _accumulate(self, work: Work, *, total: int, on_moment: Callable[[str], None]) -> _Sums:
+        """Run all micro-batches; the gradients are then those of the global batch, times the loss scale."""
+        losses = []
+        first_row = self.reduction.first_row(work.num_seqs)
+        with self.precision.compute_context(self.module):
+            for micro in work.micros if total else ():
+                if micro.count or self.reduction.lockstep:
+                    losses.append(self._run_micro(micro, total=total, first_row=first_row))
+                on_moment("substep_end")
+        self.reduction.reduce_gradients(self.module)
+        norm = self.reduction.grad_norm(trained_parameters(self.optimizer))
+        return self._read(losses, norm=norm, work=work)
+
+    def _run_micro(self, micro: Micro, *, total: int, first_row: int) -> torch.Tensor:
+        """Run one forward and backward; returns loss sum, auxiliary part and count, still on the device."""
+        tensors = move(micro.tensors, device=self.device)
+        set_dropout_clock(self.module, step=self.counters.num_steps, first_row=first_row + micro.first_row)
+        try:
+            loss = self.objective.evaluate(self.module, tensors, count=micro.count)
+            objective = loss.loss_sum / total
+            auxiliary = torch.zeros_like(objective)
+            if loss.auxiliary is not None:
+                auxiliary = loss.auxiliary.reshape(()) * (micro.count / total)
+            objective = objective + auxiliary
+            if not micro.count:
+                # Another rank needs this backward; whatever the loss is here, it must weigh nothing.
+                objective = torch.nan_to_num(objective, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
+            torch.autograd.backward(objective * self.scaler.scale if self.scaler else objective)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(micro, device=self.device) from error
+        count = torch.as_tensor(loss.count, device=objective.device)
+        loss_sum = loss.loss_sum.detach() if micro.count else torch.zeros_like(objective.detach())
+        return torch.stack([loss_sum.float(), auxiliary.detach().float(), count.float()])
+
+    def _read(self, losses: list[torch.Tensor], *, norm: torch.Tensor, work: Work) -> _Sums:
+        """Bring the numbers to the host; the one place in a step that waits for the device."""
+        scale = self.scaler.scale if self.scaler else 1.0
+        if not losses:
+            return _Sums(loss_sum=0.0, auxiliary=0.0, norm=float(norm) / scale)
+        flat = torch.cat([torch.stack(losses).flatten(), norm.reshape(1).to(losses[0])]).tolist()
+        counted = round(math.fsum(flat[2:-1:3]))
+        if counted != work.count:
+            raise TrainError("train.count_differs", counted=work.count, returned=counted)
+        loss_sum, auxiliary = self.reduction.sum_values([math.fsum(flat[0:-1:3]), math.fsum(flat[1:-1:3])])
+        return _Sums(loss_sum=loss_sum, auxiliary=auxiliary, norm=flat[-1] / scale)
+
+    def _buffer_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        buffers = [self.module.get_buffer(name) for name in self._buffer_names]
+        return [(buffer, buffer.detach().clone()) for buffer in buffers]
+
+    def _judge(self, sums: _Sums, *, total: int) -> Outcome:
+        if not total:
+            return "empty"
+        if math.isfinite(sums.loss_sum) and math.isfinite(sums.norm):
+            return "updated"
+        if self.scaler and math.isfinite(sums.loss_sum) and not self.scaler.exhausted:
+            return "overflow"
+        return "nonfinite"
+
+    def _finish(
+        self,
+        outcome: Outcome,
+        *,
+        norm: float,
+        buffers: list[tuple[torch.Tensor, torch.Tensor]],
+        on_moment: Callable[[str], None],
+    ) -> Mapping[str, float]:
+        """Update the weights, or put back what the forwards changed; then drop the gradients."""
+        frozen_ratios: Mapping[str, float] = {}
+        if outcome == "updated":
+            on_moment("pre_optimizer_step")
+            frozen_ratios = self._update(norm=norm)
+            on_moment("optimizer_step")
+        else:
+            with torch.no_grad():
+                for buffer, old in buffers:
+                    buffer.copy_(old)
+        if self.scaler and outcome != "empty":
+            self.scaler.update(overflow=outcome != "updated")
+        self.optimizer.zero_grad(set_to_none=True)
+        return frozen_ratios
+
+    def _update(self, *, norm: float) -> Mapping[str, float]:
+        """Unscale and clip in one pass, here and nowhere else, and let the optimizer step."""
+        scale = self.scaler.scale if self.scaler else 1.0
+        factor = clip_factor(norm, limit=self.clip_grad_norm) / scale
+        scale_gradients(trained_parameters(self.optimizer), factor=factor)
+        if self._rounding is None:
+            self.optimizer.step()
+            return {}
+        self._rounding.before()
+        self.optimizer.step()
+        return self._rounding.after()
+
+    def _count(self, outcome: Outcome) -> None:
+        counters = self.counters
+        counters.num_steps += 1
+        counters.num_nonfinite += outcome == "nonfinite"
+        counters.num_overflows += outcome == "overflow"
+        counters.num_empty += outcome == "empty"
+        counters.nonfinite_in_row = counters.nonfinite_in_row + 1 if outcome == "nonfinite" else 0
+
+
+def build_objective(
+    *,
+    loss_fn: LossFn | None = None,
+    count_fn: CountFn | None = None,
+    loss_reduction: Literal["mean", "batch"] | None = None,
+    auxiliary: AuxiliaryFn | None = None,
+    call: CallFn | None = None,
+) -> Objective:
+    """Return an Objective; what is left out is next-token cross-entropy on Trireme's batches."""
+    if loss_fn is None or call is None:
+        from trireme.models import call_model, token_cross_entropy
+
+        loss_fn, call = loss_fn or token_cross_entropy, call or call_model
+    return Objective(loss_fn=loss_fn, call=call, count_fn=count_fn, loss_reduction=loss_reduction, auxiliary=auxiliary)
+
+
+def _persistent_buffers(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of saved buffers: running statistics of a bad batch must not outlive it."""
+    saved = module.state_dict(keep_vars=True)
+    return tuple(name for name, _ in module.named_buffers() if name in saved)
+
+
+def _out_of_memory(micro: Micro, *, device: torch.device) -> DeviceError:
+    rows = len(next(value for value in micro.tensors.values() if isinstance(value, torch.Tensor) and value.dim()))
+    return DeviceError("train.out_of_memory", device=device, rows=rows, half=max(1, rows // 2))
+
+
+def _show_ids(ids: tuple[int, ...], *, limit: int = 8) -> str:
+    shown = ", ".join(map(str, ids[:limit])) or "-"
+    return f"{shown} ... ({len(ids)})" if len(ids) > limit else shown
