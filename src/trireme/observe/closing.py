@@ -9,7 +9,7 @@ from typing import Literal
 
 from trireme.observe.rows import format_rows
 from trireme.observe.screen import Line
-from trireme.observe.step_line import format_loss
+from trireme.observe.step_line import format_loss, format_step_time
 from trireme.units import format_bytes, format_count, format_duration
 from trireme.words import say
 
@@ -85,8 +85,8 @@ def _prediction_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
             say("observe.row_step_time"),
             say(
                 "observe.predicted_measured",
-                predicted=format_duration(facts.predicted_step_s),
-                measured=format_duration(facts.measured_step_s),
+                predicted=format_step_time(facts.predicted_step_s),
+                measured=format_step_time(facts.measured_step_s),
                 ratio=f"{facts.predicted_step_s / facts.measured_step_s:.2f}",
             ),
         )

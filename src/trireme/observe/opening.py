@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trireme.observe.rows import format_parts, format_rows
 from trireme.observe.screen import Line
+from trireme.observe.step_line import format_step_time
 from trireme.units import format_bytes, format_count, format_duration, format_flops
 from trireme.words import say
 
@@ -111,7 +112,7 @@ def _machine_rows(facts: OpeningFacts) -> Iterator[tuple[str, str]]:
     if facts.step_s is not None:
         left_s = facts.step_s * (facts.max_steps - facts.first_step)
         basis = f" ({facts.step_s_basis})" if facts.step_s_basis else ""
-        text = say("observe.time", total=format_duration(left_s), step=format_duration(facts.step_s))
+        text = say("observe.time", total=format_duration(left_s), step=format_step_time(facts.step_s))
         yield say("observe.row_time"), text + basis
 
 

@@ -96,8 +96,8 @@ class Screen:
         from rich.live import Live
         from rich.text import Text
 
-        first, *rest = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
-        first.stylize("cyan")
+        first = Text(lines[0], style="cyan", no_wrap=True, overflow="ellipsis")
+        rest = [Text(line) for line in lines[1:]]
         if self._live is None:
             self._live = Live(console=self._rich, auto_refresh=False, transient=True)
             self._live.start()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trireme.observe.bar import BLOCKS, BarStyle, draw_bar
 from trireme.observe.report import StepReport
-from trireme.units import format_bytes, format_flops
+from trireme.units import format_bytes, format_duration, format_flops
 from trireme.words import say
 
 
@@ -88,3 +88,8 @@ def format_speed(window: StepWindow) -> str:
 def format_loss(loss: float) -> str:
     """Four decimals, as curves are compared; more where the loss is tiny."""
     return f"{loss:.4f}" if not math.isfinite(loss) or abs(loss) >= 0.01 else f"{loss:.3e}"
+
+
+def format_step_time(duration_s: float) -> str:
+    """Milliseconds below a second: steps are compared, and ``0.1s`` is not enough for that."""
+    return f"{duration_s * 1000:.3g} ms" if duration_s < 1 else format_duration(duration_s)

@@ -1,0 +1,15 @@
+"""Words of estimates."""
+
+from trireme.words.catalogue import Text
+
+TEXTS = {
+    "part_parameters": Text(en="parameters", zh="参数"),
+    "part_gradients": Text(en="gradients", zh="梯度"),
+    "part_optimizer": Text(en="optimizer", zh="优化器状态"),
+    "part_weight_casts": Text(en="16-bit weights", zh="16 位权重副本"),
+    "part_activations": Text(en="activations", zh="激活值"),
+    "part_logits": Text(en="logits", zh="logits"),
+    "part_program": Text(en="program", zh="程序本身"),
+    "assumed_mfu": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
+    "from_probe": Text(en="{count} steps measured", zh="由 {count} 步实测得出"),
+}
