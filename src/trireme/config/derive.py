@@ -55,12 +55,14 @@ class Deriver:
             self._global_batch(micro, accumulation=accumulation, dp_degree=dp_degree, words=words)
 
     def _microbatch(self, per_device: int | None, *, words: Mapping[str, Setting]) -> int | None:
-        """The batch per device, from its word or from our key, whichever came later."""
+        """The batch per device that the words mean; a later key of ours changes the micro-batch, not their product."""
         if per_device is None:
             own = self.tree.get("train.microbatch_seqs")
             return own if isinstance(own, int) else None
         word = next(words[word] for word in _PER_DEVICE if word in words)
-        return int(per_device) if self._put("train.microbatch_seqs", per_device, word=word) else None
+        known = len(self.problems)
+        self._put("train.microbatch_seqs", per_device, word=word)
+        return per_device if len(self.problems) == known else None
 
     def _microbatch_from_global(self, word: Setting, *, dp_degree: int) -> int | None:
         """Accumulation alone divides the global batch that is given."""

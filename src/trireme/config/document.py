@@ -96,6 +96,16 @@ def parse_document(text: str, *, file: str) -> Node:
     return _Builder(file).build(root)
 
 
+def parse_value(text: str, *, place: str) -> Node:
+    """Return the tree of a YAML value that stands in no file; nothing at all is null."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError("config.broken_value", place=place, value=text, reason=reason) from None
+    return Node(value=None) if root is None else _Builder(place, has_lines=False).build(root)
+
+
 def node_from_python(value: Any) -> Node:
     """Return a tree without lines from Python data, for settings given in a program."""
     if isinstance(value, Mapping):
@@ -110,8 +120,9 @@ def node_from_python(value: Any) -> Node:
 class _Builder:
     """Turns PyYAML's nodes into ours, refusing what would be lost or guessed."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, has_lines: bool = True) -> None:
         self._file = file
+        self._has_lines = has_lines
         self._open: set[int] = set()
         self._count = 0
 
@@ -126,7 +137,7 @@ class _Builder:
             self._open.discard(id(node))
 
     def _build(self, node: yaml.Node) -> Node:
-        line = node.start_mark.line + 1
+        line = self._line(node)
         if isinstance(node, yaml.ScalarNode):
             return Node(value=self._scalar(node), line=line, text=node.value)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
@@ -147,9 +158,9 @@ class _Builder:
                 raise ConfigError("config.key_not_text", place=self._place(key_node), key=key_node.value)
             key = key_node.value
             if key in own:
-                first = f"{self._file}:{own[key].line}"
+                first = f"{self._file}:{own[key].line}" if self._has_lines else self._file
                 raise ConfigError("config.duplicate", place=self._place(key_node), key=key, first=first)
-            own[key] = Node(value=value.value, line=key_node.start_mark.line + 1, text=value.text)
+            own[key] = Node(value=value.value, line=self._line(key_node), text=value.text)
         return {**merged, **own}
 
     def _merge(self, value: Node, key_node: yaml.Node) -> dict[str, Node]:
@@ -179,7 +190,10 @@ class _Builder:
         raise ConfigError("config.tag", place=self._place(node), tag=node.tag)
 
     def _place(self, node: yaml.Node) -> str:
-        return f"{self._file}:{node.start_mark.line + 1}"
+        return f"{self._file}:{node.start_mark.line + 1}" if self._has_lines else self._file
+
+    def _line(self, node: yaml.Node) -> int | None:
+        return node.start_mark.line + 1 if self._has_lines else None
 
 
 def _float(text: str) -> float:
@@ -205,9 +219,9 @@ def _missing(path: Path) -> ConfigError:
 
 def _broken(error: yaml.MarkedYAMLError, *, text: str, file: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 1
-    lines = text.splitlines()
-    written = lines[line - 1] if line <= len(lines) else ""
+    lines = text.splitlines() or [""]
+    line = min(mark.line + 1 if mark else 1, len(lines))  # an end that came too soon is marked behind the last line
+    written = lines[line - 1]
     indent = written[: len(written) - len(written.lstrip())]
     place = f"{file}:{line}"
     if "\t" in indent:

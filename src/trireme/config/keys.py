@@ -41,7 +41,7 @@ def fields_of(section: type[Section], prefix: tuple[str, ...] = ()) -> dict[str,
 
 
 def find_field(key: Key) -> Field | None:
-    """Return the field a key leads to, or None where the schema has no such key."""
+    """Return the field a key leads to, or None where there is none; inside a free mapping, the mapping's."""
     section: type[Section] | None = RunConfig
     found: Field | None = None
     names: tuple[str, ...] = ()
@@ -50,6 +50,8 @@ def find_field(key: Key) -> Field | None:
             if found is None or found.kind not in ("sections", "list"):
                 return None
             continue
+        if found is not None and found.kind == "mapping":
+            return found
         if section is None:
             return None
         found = fields_of(section, names).get(part)

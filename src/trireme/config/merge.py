@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.config.alias import ALIASES, JOINT, JOINT_MEANING, REFUSED, Alias, UnreadableError, known_words
-from trireme.config.document import Node, node_from_python, parse_document
+from trireme.config.document import Node, node_from_python, parse_value
 from trireme.config.keys import SHORT_FORM, Field, find_field, nearest_key
 from trireme.config.origin import Key, Layer, Origin, format_key
 from trireme.config.problem import Problem, show
@@ -67,8 +67,8 @@ def flatten_overrides(overrides: list[str] | tuple[str, ...]) -> Flat:
         name, equals, text = override.partition("=")
         if not equals or not name:
             raise ConfigError("config.not_override", given=override)
-        node = parse_document(text, file=say("config.from_command_line")) if text.strip() else Node(value=None)
-        _add(_parse_key(name.strip()), Node(value=node.value, text=node.text), flat=flat)
+        node = parse_value(text, place=say("config.from_command_line"))
+        _add(_parse_key(name.strip()), node, flat=flat)
     _check_conflicts(flat)
     return flat
 
@@ -122,12 +122,16 @@ def _add_list(key: Key, node: Node, *, flat: Flat, alias: str | None = None) -> 
 def _leaf_value(found: Field, node: Node, *, key: Key, flat: Flat) -> Any:
     """Return the value; a shell strips quotes, so text keys take ``run.dir=2024`` as written."""
     takes_text = found.kind in ("text", "choice", "list")
-    if flat.layer == "command line" and takes_text and node.text is not None and node.value is not None:
-        value: Any = node.text
+    if flat.layer == "command line" and takes_text:
+        value: Any = [_as_written(part) for part in node.value] if isinstance(node.value, list) else _as_written(node)
     else:
         value = node.plain()
     whole_list = found.kind == "list" and not isinstance(key[-1], int)
     return [value] if whole_list and isinstance(value, str) else value
+
+
+def _as_written(node: Node) -> Any:
+    return node.plain() if node.text is None or node.value is None else node.text
 
 
 def _add_foreign(key: Key, node: Node, *, flat: Flat) -> None:

@@ -17,9 +17,15 @@ def build_json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = schema["$defs"]
     for definition in definitions.values():
         _drop_titles(definition)
+    for field in schema["properties"].values():
+        field.pop("default", None)  # a section's default is that of its keys, which say it themselves
     for name, key in SHORT_FORM.items():
         holder = schema if name in schema["properties"] else definitions["DataSection"]
-        holder["properties"][name] = _short_form(holder["properties"][name], key=key)
+        holder["properties"][name] = _short_form(
+            holder["properties"][name], text=_text_schema(name, key, schema=schema)
+        )
+    prompts = definitions["TrainSection"]["properties"]["sample_prompts"]
+    definitions["TrainSection"]["properties"]["sample_prompts"] = _short_form(prompts, text={"type": "string"})
     for word, key in _words().items():
         _document_alias(word, key, schema=schema)
     _drop_titles(schema)
@@ -30,13 +36,23 @@ def _words() -> dict[str, str]:
     return {word: alias.key for word, alias in sorted(ALIASES.items())} | dict(JOINT_MEANING)
 
 
-def _short_form(field: dict[str, Any], *, key: str) -> dict[str, Any]:
-    """Allow the bare text, and for lists of sections one item alone."""
-    about: dict[str, Any] = {name: field.pop(name) for name in ("description", "default") if name in field}
+def _text_schema(name: str, key: str, *, schema: dict[str, Any]) -> dict[str, Any]:
+    """What a bare text in place of section ``name`` may be: what its key ``key`` may be, null excepted."""
+    section = "SourceSection" if name.endswith("sources") else _definition_of(name)
+    text = dict(schema["$defs"][section]["properties"][key])
+    text.pop("default", None)
+    text.pop("anyOf", None)
+    return {**text, "type": "string", "description": f"Stands for {{{key}: ...}}. {text['description']}"}
+
+
+def _short_form(field: dict[str, Any], *, text: dict[str, Any]) -> dict[str, Any]:
+    """Allow the bare text, and for lists one item alone."""
+    about = {name: field.pop(name) for name in ("description", "default") if name in field}
     if field.get("type") != "array":
-        return {**about, "anyOf": [{"type": "string", "description": f"Stands for {{{key}: ...}}."}, field]}
-    item = {"anyOf": [{"type": "string", "description": f"Stands for {{{key}: ...}}."}, field["items"]]}
-    return {**about, "anyOf": [{**field, "items": item}, *item["anyOf"]]}
+        return about | {"anyOf": [text, field]}
+    choices = [text] if field["items"] == {"type": "string"} else [text, field["items"]]
+    items = choices[0] if len(choices) == 1 else {"anyOf": choices}
+    return about | {"anyOf": [field | {"items": items}, *choices]}
 
 
 def _document_alias(word: str, key: str, *, schema: dict[str, Any]) -> None:

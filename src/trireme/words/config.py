@@ -31,6 +31,9 @@ TEXTS: dict[str, Text] = {
         zh="{place}：这一行用制表符缩进；YAML 只能用空格缩进。",
     ),
     "broken_yaml": Text(en="{place}: this is not YAML: {reason}.", zh="{place}：不是合法的 YAML：{reason}。"),
+    "broken_value": Text(
+        en="{place}: {value} is not a YAML value: {reason}.", zh="{place}：{value} 不是合法的 YAML 值：{reason}。"
+    ),
     "endless_anchor": Text(
         en="{place}: an anchor contains itself or expands without end; write the values out.",
         zh="{place}：锚点引用了自身，或展开后没有尽头；请把值直接写出来。",
