@@ -1,0 +1,110 @@
+"""Typed reading of a Hugging Face config.json: every key asked for by name, a wrong one refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trireme.errors import ModelError
+
+
+class Settings:
+    """The mapping of a config.json, with its ``model_type`` for messages."""
+
+    def __init__(self, values: Mapping[str, Any], *, name: str) -> None:
+        self.values = values
+        self.name = name
+        self.family = str(values.get("model_type", ""))
+
+    def raw(self, key: str, default: Any = None) -> Any:
+        """The value as it stands; a null counts as absent."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def count(self, key: str, default: int | None = None, *, also: str = "", least: int = 1) -> int:
+        """A whole number of at least ``least``; ``also`` is an older name of the key.
+
+        Raises:
+            ModelError: The key is absent without a default, or isn't such a number.
+        """
+        value = self.raw(key, self.raw(also) if also else None)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise ModelError("graph.missing_key", model=self.name, key=key, family=self.family)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ModelError("graph.bad_count", model=self.name, key=key, value=value, least=least)
+        return value
+
+    def maybe_count(self, key: str) -> int | None:
+        """A whole number, or None where the key is absent, null or zero."""
+        return self.count(key, least=0) or None if self.raw(key) is not None else None
+
+    def ratio(self, key: str, default: float) -> float:
+        """A number from 0 to 1.
+
+        Raises:
+            ModelError: It isn't one.
+        """
+        value = self.raw(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ModelError("graph.bad_ratio", model=self.name, key=key, value=value)
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false.
+
+        Raises:
+            ModelError: It is neither.
+        """
+        value = self.raw(key, default)
+        if not isinstance(value, bool):
+            raise ModelError("graph.bad_flag", model=self.name, key=key, value=value)
+        return value
+
+    def text(self, key: str, default: str = "") -> str:
+        """A word."""
+        return str(self.raw(key, default))
+
+    def choices(self, key: str, *, length: int) -> tuple[str, ...] | None:
+        """One word per layer, or None where the key is absent.
+
+        Raises:
+            ModelError: It isn't a list of that length.
+        """
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or len(value) != length:
+            found = len(value) if isinstance(value, list | tuple) else value
+            raise ModelError("graph.bad_list", model=self.name, key=key, found=found, length=length)
+        return tuple(str(item) for item in value)
+
+    def rope(self, key: str, default: Any = None, *, also: str = "") -> Any:
+        """A value of the rotary settings, which older files keep at the top level."""
+        table = self.raw("rope_parameters", self.raw("rope_scaling", {}))
+        found = table.get(key) if isinstance(table, Mapping) else None
+        return found if found is not None else self.raw(key, self.raw(also, default) if also else default)
+
+    def divides(self, part: int, whole: int, *, part_key: str, whole_key: str) -> int:
+        """``whole / part`` when that is a whole number.
+
+        Raises:
+            ModelError: It isn't.
+        """
+        if whole % part:
+            raise ModelError(
+                "graph.not_divisible", model=self.name, part_key=part_key, part=part, whole_key=whole_key, whole=whole
+            )
+        return whole // part
+
+    def nested(self, key: str) -> Settings:
+        """The settings below ``key`` (``text_config``).
+
+        Raises:
+            ModelError: There is no such mapping.
+        """
+        value = self.raw(key)
+        if not isinstance(value, Mapping):
+            raise ModelError("graph.missing_key", model=self.name, key=key, family=self.family)
+        return Settings(value, name=self.name)
