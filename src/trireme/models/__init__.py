@@ -1,1 +1,44 @@
-"""models."""
+"""Plain modules: the reference decoder, anyone's factory, Hugging Face folders; and what they are asked to do."""
+
+from trireme.models.build import build_decoder, build_model
+from trireme.models.call import call_model, check_isolation, forward_inputs
+from trireme.models.cross_entropy import IGNORED, check_labels, token_cross_entropy
+from trireme.models.decoder import Decoder, meta_decoder
+from trireme.models.dropout import CountedDropout, DropoutClock, set_dropout_clock
+from trireme.models.generate import context_length, generate
+from trireme.models.initial import initialise, initialise_parameter
+from trireme.models.load import Loaded, load_decoder, load_folder, load_folder_weights
+from trireme.models.precision import mixed_precision, module_device
+from trireme.models.save import save_folder
+from trireme.models.summary import ModelSummary, describe_model
+from trireme.models.weights import load_weights
+
+__all__ = [
+    "IGNORED",
+    "CountedDropout",
+    "Decoder",
+    "DropoutClock",
+    "Loaded",
+    "ModelSummary",
+    "build_decoder",
+    "build_model",
+    "call_model",
+    "check_isolation",
+    "check_labels",
+    "context_length",
+    "describe_model",
+    "forward_inputs",
+    "generate",
+    "initialise",
+    "initialise_parameter",
+    "load_decoder",
+    "load_folder",
+    "load_folder_weights",
+    "load_weights",
+    "meta_decoder",
+    "mixed_precision",
+    "module_device",
+    "save_folder",
+    "set_dropout_clock",
+    "token_cross_entropy",
+]

@@ -1,0 +1,85 @@
+"""Rotary positions: tables in fp32 from float64 phases, rotation in fp32, whatever the precision policy.
+
+The tables are no buffers, so no cast of the module reaches them; the rotation itself is fp32 too, and
+only its result is rounded to the format of queries and keys. A large base makes the slow frequencies tiny,
+and rotating in bf16 would blur neighbouring positions: that choice is this file's, and a test measures it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from trireme.models.precision import prefers_host_kernel, statistics_dtype, without_autocast
+
+
+class RotaryTable:
+    """Cosines and sines of every position up to ``max_seq_len``, made once per device.
+
+    Source:
+        Su et al. 2021, "RoFormer", section 3.2.2; halves are paired as in the released Llama weights.
+    """
+
+    def __init__(self, *, head_width: int, max_seq_len: int, theta: float) -> None:
+        self.head_width = head_width
+        self.max_seq_len = max_seq_len
+        self.theta = theta
+        self._by_device: dict[torch.device, Tensor] = {}
+
+    def at(self, position_ids: Tensor) -> Tensor:
+        """Give cosine and sine at each position, in fp32.
+
+        Shapes:
+            position_ids: ``[..., T]``; result: ``[2, ..., T, 1, K/2]``, ready to meet ``q_BTHK``.
+        """
+        return self.table(position_ids.device)[:, position_ids].unsqueeze(-2)
+
+    def first(self, num_positions: int, *, device: torch.device) -> Tensor:
+        """Give cosine and sine of positions ``0..num_positions``; result ``[2, T, 1, K/2]``."""
+        return self.table(device)[:, :num_positions].unsqueeze(-2)
+
+    def table(self, device: torch.device) -> Tensor:
+        """Return ``[2, max_seq_len, K/2]`` in fp32 on ``device``; phases are float64 until the cosine is taken."""
+        if device not in self._by_device:
+            with torch.device("meta" if device.type == "meta" else "cpu"):
+                exponent = torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width
+                positions = torch.arange(self.max_seq_len, dtype=torch.float64)
+                phase = torch.outer(positions, self.theta**-exponent)
+                self._by_device[device] = torch.stack((phase.cos(), phase.sin())).float().to(device)
+        return self._by_device[device]
+
+
+def rotate(x_BTHK: Tensor, table: Tensor) -> Tensor:
+    """Rotate each head's vector by its position; dtype unchanged, arithmetic in fp32 or better."""
+    if prefers_host_kernel(x_BTHK):
+        rotated: Tensor = cast(Any, _HostRotation).apply(x_BTHK, table)
+        return rotated
+    cos, sin = table.to(statistics_dtype(x_BTHK)).unbind(0)
+    a, b = x_BTHK.to(cos.dtype).chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_BTHK.dtype)
+
+
+class _HostRotation(torch.autograd.Function):
+    """The same rotation; its gradient is the rotation back, so nothing but the table is kept."""
+
+    @staticmethod
+    @without_autocast
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(table)
+        return _turn(x, table[0], table[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (table,) = ctx.saved_tensors
+        return _turn(grad, table[0], -table[1]), None
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    half = a.shape[-1]
+    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    turned[..., :half] = (a * cos).sub_(b * sin)
+    turned[..., half:] = (b * cos).add_(a * sin)
+    return turned
