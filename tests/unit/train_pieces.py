@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ def call(module: nn.Module, batch: Mapping[str, Any]) -> torch.Tensor:
 
 def loss_fn(outputs: torch.Tensor, batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     labels = batch["labels"].reshape(-1)
-    loss = F.cross_entropy(outputs.reshape(-1, VOCAB).float(), labels, ignore_index=-100, reduction="sum")
+    logits = outputs.reshape(-1, VOCAB).to(torch.promote_types(outputs.dtype, torch.float32))
+    loss = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
     return loss, (labels != -100).sum()
 
 
@@ -104,6 +105,10 @@ def make_stepper(module: nn.Module | None = None, *, settings: TrainSection | No
         **{"loss_fn": loss_fn, "call": call, "clip_grad_norm": 1.0, **keys},
         precision=precision,
     )
+
+
+def open_batches(first: int, last: int) -> AbstractContextManager[list[Batch]]:
+    return nullcontext([make_batch(step) for step in range(first, last)])
 
 
 def make_pieces(stepper: Stepper, *, settings: TrainSection | None = None, seed: int = 5, **keys: Any) -> Pieces:

@@ -21,7 +21,7 @@ from trireme.train.schedule import (
     resume_schedule,
     schedule_from_json,
 )
-from trireme.train.state import Progress, Restored, SavedState, restore_state, state_json, state_tensors
+from trireme.train.state import Progress, Restored, restore_state, state_json, state_tensors
 from trireme.train.step import Stepper, StepResult, build_objective
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "Progress",
     "Reduction",
     "Restored",
-    "SavedState",
     "Schedule",
     "Snapshot",
     "StepPlan",

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from trireme.checkpoint import Checkpoint
 from trireme.data.batch import Batch
 from trireme.errors import TrainError
 from trireme.mesh import peak_memory_bytes
@@ -26,7 +27,6 @@ from trireme.train.schedule import lr_at
 from trireme.train.state import (
     Progress,
     Restored,
-    SavedState,
     check_finite,
     restore_state,
     state_json,
@@ -36,7 +36,7 @@ from trireme.train.step import StepResult
 from trireme.words import say
 
 
-def fit(pieces: Pieces, *, resume: SavedState | None = None) -> FitResult:
+def fit(pieces: Pieces, *, resume: Checkpoint | None = None) -> FitResult:
     """Train until the plan is done, a callback stops it or a signal ends it, and return how it ended.
 
     Raises:
@@ -72,7 +72,7 @@ class _Run:
     def done(self) -> bool:
         return self.progress.step >= self.pieces.plan.max_steps
 
-    def start(self, resume: SavedState | None) -> None:
+    def start(self, resume: Checkpoint | None) -> None:
         """Seed a new run, or put a saved one back."""
         seed_run(self.pieces.seed, device=self.stepper.device)
         self.stepper.module.train()

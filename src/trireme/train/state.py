@@ -1,6 +1,6 @@
 """All that a run is between two steps, and its way into and out of a checkpoint, with nothing left over.
 
-Tensors: ``model.<name>`` (a tied one once) and ``optimizer.<name>.<key>``. The rest is JSON: what the
+Tensors: ``model/<name>`` and ``optimizer/<name>/<key>``. The rest is JSON: what the
 optimizer keeps outside tensors, progress, counters, schedule, loss scale, random state, data position.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
+from trireme.checkpoint import Checkpoint, restore_tensors
 from trireme.errors import CheckpointError, TrainError
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
@@ -20,6 +21,7 @@ from trireme.train.step import StepCounters, Stepper
 
 STATE_FORMAT = 1
 RNG = "rng"
+MODEL, OPTIMIZER = "model/", "optimizer/"
 _KEYS = ("format", "progress", "counters", "precision", "scaler", "schedule", "optimizer", RNG, "data")
 _SHOWN = 5
 
@@ -49,28 +51,13 @@ class Restored:
         return not self.missing
 
 
-class SavedState(Protocol):
-    """What a resume reads: an open checkpoint, or anything like it."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def names(self) -> Collection[str]: ...
-
-    @property
-    def state(self) -> Mapping[str, Any]: ...
-
-    def tensor(self, name: str) -> torch.Tensor: ...
-
-
 def state_tensors(stepper: Stepper) -> dict[str, torch.Tensor]:
     """Return weights, saved buffers and optimizer state by name: the live tensors, not copies."""
-    tensors = {f"model.{name}": tensor for name, tensor in _model_tensors(stepper.module).items()}
+    tensors = {f"{MODEL}{name}": tensor for name, tensor in _model_tensors(stepper.module).items()}
     for name, parameter in _optimized(stepper).items():
         for key, value in stepper.optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                tensors[f"optimizer.{name}.{key}"] = value
+                tensors[f"{OPTIMIZER}{name}/{key}"] = value
     return tensors
 
 
@@ -107,7 +94,7 @@ def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def restore_state(
-    saved: SavedState, *, stepper: Stepper, progress: Progress, allow_missing: Collection[str] = ()
+    checkpoint: Checkpoint, *, stepper: Stepper, progress: Progress, allow_missing: Collection[str] = ()
 ) -> Restored:
     """Put a saved state back, in place and whole.
 
@@ -117,28 +104,22 @@ def restore_state(
         CheckpointError: An entry is claimed by nobody, a component would get nothing, a tensor has
             another shape or format, or the random state is damaged; the message names it.
     """
-    _check_keys(saved.state)
-    _check_policy(saved.state, stepper=stepper)
-    targets = _targets(saved, stepper=stepper)
-    _check_tensors(saved, targets=targets)
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(saved.tensor(name))
-    _restore_scalars(saved.state, stepper=stepper, progress=progress)
-    missing = _restore_rng(saved.state, stepper=stepper, allow_missing=allow_missing)
+    state = checkpoint.state
+    _check_keys(state)
+    _check_policy(state, stepper=stepper)
+    restore_tensors(checkpoint, _targets(state, stepper=stepper))
+    _restore_scalars(state, stepper=stepper, progress=progress)
+    missing = _restore_rng(state, stepper=stepper, allow_missing=allow_missing)
     names = tuple(key for key in ("model", "optimizer", *_KEYS[1:]) if key not in missing)
     return Restored(step=progress.step, names=tuple(dict.fromkeys(names)), missing=missing)
 
 
 def _model_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
     for name, value in module.state_dict(keep_vars=True).items():
         if not isinstance(value, torch.Tensor):
             raise TrainError("train.state_not_tensor", name=name, kind=type(value).__name__)
-        if id(value) not in seen:
-            seen.add(id(value))
-            tensors[name] = value
+        tensors[name] = value
     return tensors
 
 
@@ -164,7 +145,7 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
 
 
 def _is_bad(name: str, tensor: torch.Tensor) -> bool:
-    return not name.startswith("model.") or bool(torch.isnan(tensor).any())
+    return not name.startswith(MODEL) or bool(torch.isnan(tensor).any())
 
 
 def _check_keys(state: Mapping[str, Any]) -> None:
@@ -185,9 +166,9 @@ def _check_policy(state: Mapping[str, Any], *, stepper: Stepper) -> None:
         raise CheckpointError("train.state_missing" if stepper.scaler else "train.state_unclaimed", names="scaler")
 
 
-def _targets(saved: SavedState, *, stepper: Stepper) -> dict[str, torch.Tensor]:
+def _targets(state: Mapping[str, Any], *, stepper: Stepper) -> dict[str, torch.Tensor]:
     """Return the tensors to fill. Optimizer state is created first: what doesn't exist can't be filled."""
-    without = set(saved.state["optimizer"]["without_state"])
+    without = set(state["optimizer"]["without_state"])
     parameters = _optimized(stepper)
     if len(without) < len(parameters):
         _create_state(stepper.optimizer)
@@ -207,23 +188,6 @@ def _create_state(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-
-
-def _check_tensors(saved: SavedState, *, targets: Mapping[str, torch.Tensor]) -> None:
-    names = set(saved.names)
-    if unclaimed := sorted(names - set(targets)):
-        raise CheckpointError("train.state_unclaimed", names=_show(unclaimed))
-    if missing := sorted(set(targets) - names):
-        raise CheckpointError("train.state_missing", names=_show(missing))
-    for name, target in targets.items():
-        value = saved.tensor(name)
-        if value.shape != target.shape or value.dtype != target.dtype:
-            raise CheckpointError(
-                "train.tensor_differs",
-                name=name,
-                saved=f"{tuple(value.shape)} {value.dtype}",
-                wanted=f"{tuple(target.shape)} {target.dtype}",
-            )
 
 
 def _restore_scalars(state: Mapping[str, Any], *, stepper: Stepper, progress: Progress) -> None:

@@ -231,11 +231,6 @@ TEXTS: dict[str, Text] = {
         en="Not saved: NaN or Inf in {names}. The last checkpoint is good.",
         zh="未保存：{names} 中有 NaN 或 Inf。最后一个检查点是好的。",
     ),
-    "tensor_differs": Text(
-        en="{name} is {saved} in the checkpoint and {wanted} in this run; the model differs from the one that "
-        "was saved.",
-        zh="{name} 在检查点里是 {saved}，在本次训练里是 {wanted}；模型与保存时不同。",
-    ),
     "precision_changed": Text(
         en="The checkpoint was trained with precision.policy={old}; resuming with {new} would not be the same "
         "run. Keep "
