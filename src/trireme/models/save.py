@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trireme.errors import ModelError
 from trireme.models.decoder import Decoder, meta_decoder
 from trireme.models.hf_module import expected_shapes, is_hf_module, save_hf_module
-from trireme.models.llama_config import SpecialIds, config_of_shape, generation_config
+from trireme.models.llama_config import MARK, SpecialIds, config_of_shape, generation_config, read_config
 from trireme.models.tensor_folder import read_shapes, write_tensors
 from trireme.models.tokenizer_folder import copy_tokenizer, read_special_ids
 from trireme.models.weights import raise_if_different
@@ -87,10 +87,18 @@ def _write_hf(module: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:
     """Write all of a Hugging Face module's tensors; of those it ties, only what its own writer keeps."""
     tensors = module.state_dict()
     save_hf_module(module, folder, tensors=dict(tensors))
+    _unmark(folder)
     written = read_shapes(folder)
     by_storage = {tensor.data_ptr(): name for name, tensor in tensors.items() if name in written}
     tied = {name for name, tensor in tensors.items() if name not in written and tensor.data_ptr() in by_storage}
     return {name: shape for name, shape in expected_shapes(module).items() if name not in tied}
+
+
+def _unmark(folder: Path) -> None:
+    """Take the mark off that a folder once written from a ``Decoder`` left in the module's config."""
+    config = read_config(folder)
+    if config.pop(MARK, None) is not None:
+        _write_json(folder / "config.json", config)
 
 
 def _check_written(found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:

@@ -1,0 +1,101 @@
+"""``trireme models``: the reference decoders by name, and what one of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from trireme.cli.terminal import print_line
+from trireme.cli.verb import VerbGroup
+from trireme.graph import PRESETS, DecoderShape, count_params, find_preset, flops_per_token
+from trireme.units import format_count, format_flops
+from trireme.words import say
+
+_SEQ_LEN = 2048
+
+
+@click.group("models", cls=VerbGroup, invoke_without_command=True, help=say("cli.verb_models"))
+@click.option(
+    "--seq-len", type=click.IntRange(min=1), default=_SEQ_LEN, show_default=True, help=say("model.help_seq_len")
+)
+@click.pass_context
+def command(context: click.Context, *, seq_len: int) -> None:
+    if context.invoked_subcommand is None:
+        for line in list_lines(seq_len=seq_len):
+            print_line(line)
+
+
+@command.command("show", help=say("model.help_show"))
+@click.argument("name")
+@click.option(
+    "--seq-len", type=click.IntRange(min=1), default=_SEQ_LEN, show_default=True, help=say("model.help_seq_len")
+)
+def show(*, name: str, seq_len: int) -> None:
+    for line in show_lines(name, seq_len=seq_len):
+        print_line(line)
+
+
+def list_lines(*, seq_len: int) -> list[str]:
+    """Give the table of all sizes, a line each, and a line on how FLOPs are counted."""
+    columns = ("name", "params", "flops", "layers", "width", "heads", "ffn", "vocab")
+    rows = [[say(f"model.column_{column}") for column in columns]]
+    rows += [_row(name, shape, seq_len) for name, shape in PRESETS.items()]
+    formula = flops_per_token(next(iter(PRESETS.values())), seq_len=seq_len).formula
+    return [*_align(rows), "", say("model.list_note", seq_len=seq_len, formula=formula)]
+
+
+def show_lines(name: str, *, seq_len: int) -> list[str]:
+    """Give one size: its numbers, parameters by group, FLOPs with the formula, and how to ask for it.
+
+    Raises:
+        ModelError: There is no such size.
+    """
+    shape = find_preset(name)
+    counts, flops = count_params(shape), flops_per_token(shape, seq_len=seq_len)
+    numbers = [f"{key}: {getattr(shape, key)}" for key in DecoderShape.__dataclass_fields__]
+    groups = [
+        [f"  {say(f'model.group_{group}')}", f"{count:,}", f"{count / counts.total:.1%}"]
+        for group, count in counts.by_group().items()
+        if count
+    ]
+    return [
+        name,
+        *_align([[f"  {part}" for part in numbers[start : start + 4]] for start in range(0, len(numbers), 4)]),
+        "",
+        f"{say('model.show_params')}: {counts.total:,} ({format_count(counts.total)})",
+        *_align(groups),
+        "",
+        f"{say('model.show_flops', seq_len=seq_len)}: {format_flops(flops.value_flops)}",
+        f"  {say('model.show_formula')}: {flops.formula}",
+        "",
+        f"{say('model.show_use')} model: {{name: {name}}}",
+    ]
+
+
+def _row(name: str, shape: DecoderShape, seq_len: int) -> list[str]:
+    return [
+        name,
+        format_count(count_params(shape).total),
+        format_flops(flops_per_token(shape, seq_len=seq_len).value_flops).removesuffix("FLOP"),
+        str(shape.num_layers),
+        str(shape.d_model),
+        f"{shape.num_heads} ({shape.num_kv_heads})",
+        str(shape.d_ffn),
+        str(shape.vocab_size),
+    ]
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Pad columns to the widest cell; a Chinese character takes two places."""
+    width = max(len(row) for row in rows)
+    widest = [max(_places(row[column]) for row in rows if column < len(row)) for column in range(width)]
+    return [
+        "  ".join(cell + " " * (widest[at] - _places(cell)) for at, cell in enumerate(row)).rstrip() for row in rows
+    ]
+
+
+def _places(text: str) -> int:
+    from unicodedata import east_asian_width
+
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
