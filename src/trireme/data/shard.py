@@ -76,9 +76,7 @@ def write_shard(
         write_durably(folder / name, content)
         files[name] = (len(content), xxhash.xxh3_128_hexdigest(content))
     num_tokens = sum(t.size for t in tokens)
-    note = ShardNote(
-        number=number, num_documents=len(documents), num_tokens=num_tokens, files=files, counts=counts
-    )
+    note = ShardNote(number=number, num_documents=len(documents), num_tokens=num_tokens, files=files, counts=counts)
     write_durably(folder / shard_name(number, "json"), json.dumps(note.as_json(), ensure_ascii=False).encode())
     return note
 

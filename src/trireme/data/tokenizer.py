@@ -8,7 +8,7 @@ vocabularies are decoded by their bytes, so that a word of a user's dictionary d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,13 +121,9 @@ class Tokenizer:
         """
         parts = [prompt, text] if prompt else [text]
         ids = self.encode_batch(parts, parse_special=parse_special)
-        return self.join(
-            ids[-1], prompt_ids=ids[0] if prompt else [], add_bos=add_bos, add_eos=add_eos
-        )
+        return self.join(ids[-1], prompt_ids=ids[0] if prompt else [], add_bos=add_bos, add_eos=add_eos)
 
-    def join(
-        self, text_ids: list[int], *, prompt_ids: Sequence[int] = (), add_bos: bool, add_eos: bool
-    ) -> DocumentIds:
+    def join(self, text_ids: list[int], *, prompt_ids: Sequence[int] = (), add_bos: bool, add_eos: bool) -> DocumentIds:
         """Put prompt and text together; a begin or end token already written there is not repeated."""
         ids = [*prompt_ids, *text_ids] if prompt_ids else text_ids
         prompt_length = len(prompt_ids)
@@ -152,6 +148,11 @@ class Tokenizer:
         if self._bytes_by_id is not None:
             return ByteDecoder(self._bytes_by_id, skipped=skipped)
         return PieceDecoder(lambda ids: self.decode(ids, skip_special=skip_special))
+
+    def first_id(self, names: Iterable[str]) -> int | None:
+        """Return the id of the first of ``names`` that is a token, or None."""
+        ids = (self._engine.token_to_id(name) for name in names)
+        return next((i for i in ids if i is not None), None)
 
     def token_text(self, token_id: int) -> str:
         """Return one token as a person may read it: its text, or its bytes where it is part of a character."""

@@ -1,0 +1,200 @@
+"""Cut files into parts at record boundaries, cheaply: what one process does so that many can do the rest.
+
+A part holds whole records, still packed in bytes: some lines, some paragraphs, a text file, TFRecord frames.
+Of a parquet file it only names a row group. Splitting records, decoding, JSON and mapping are the reader's work.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trireme.config import SourceSection
+from trireme.data.source import ResolvedSource, SourceFile
+from trireme.data.tfrecord import FrameError, whole_frames_bytes
+from trireme.data.unpack import Chunk, read_chunks
+from trireme.errors import DataError
+
+_BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
+WHOLE_FILE_KINDS = frozenset({"text", "json", "python", "topics", "docstring"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Whole records of one file.
+
+    Units:
+        offset: unpacked bytes of the file before this part. first_record: counted from 1.
+    """
+
+    path: Path
+    kind: str
+    """text, paragraphs, lines, jsonl, json, parquet, tfrecord, python, topics or docstring."""
+    content: bytes = b""
+    offset: int = 0
+    first_record: int = 1
+    row_group: int = 0
+    num_rows: int = 0
+    max_records: int | None = None
+    encoding: str = "utf-8"
+    disk_bytes: int = 0
+
+    @property
+    def work_bytes(self) -> int:
+        """About how much there is to do."""
+        return max(len(self.content), self.disk_bytes)
+
+
+def scan_source(resolved: ResolvedSource, *, source: SourceSection, part_bytes: int) -> Iterator[Part]:
+    """Yield the parts of all files in order, cut off after the source's ``#limit``."""
+    parts = (part for file in resolved.files for part in scan_file(file, source=source, part_bytes=part_bytes))
+    return parts if resolved.max_records is None else _limited(parts, resolved.max_records)
+
+
+def _limited(parts: Iterator[Part], limit: int) -> Iterator[Part]:
+    from trireme.data.record import count_records
+
+    left = limit
+    for part in parts:
+        found = count_records(part)
+        yield part if found <= left else replace(part, max_records=left)
+        left -= min(found, left)
+        if not left:
+            return
+
+
+def scan_file(file: SourceFile, *, source: SourceSection, part_bytes: int) -> Iterator[Part]:
+    """Yield the parts of one file."""
+    kind = _record_kind(file, source)
+    if kind == "parquet":
+        yield from _scan_parquet(file)
+    elif kind in WHOLE_FILE_KINDS:
+        yield _whole_file(file, kind, source)
+    elif kind == "tfrecord":
+        yield from _scan_frames(file, source, part_bytes)
+    elif _line_ends_are_bytes(source.encoding):
+        yield from _scan_lines(file, kind, source, part_bytes)
+    else:
+        yield _whole_file(file, kind, source)
+
+
+def _record_kind(file: SourceFile, source: SourceSection) -> str:
+    if file.kind == "json":
+        return _json_kind(file)
+    if file.kind != "txt":
+        return file.kind
+    return {"file": "text", "paragraph": "paragraphs", "line": "lines"}[source.txt_document]
+
+
+def _json_kind(file: SourceFile) -> str:
+    """A ``.json`` file is a list of objects, or lines of objects under the wrong name."""
+    for chunk in read_chunks(file):
+        head = chunk.content.removeprefix(codecs.BOM_UTF8).lstrip()
+        if head:
+            return "jsonl" if head[:1] == b"{" else "json"
+    return "json"
+
+
+def _line_ends_are_bytes(encoding: str) -> bool:
+    """Say whether a byte 0x0A is a line end and nothing else: true for UTF-8, GB18030, Big5; false for UTF-16."""
+    return "\n".encode(encoding) == b"\n"
+
+
+def _whole_file(file: SourceFile, kind: str, source: SourceSection) -> Part:
+    content = b"".join(chunk.content for chunk in read_chunks(file))
+    return Part(path=file.path, kind=kind, content=content, disk_bytes=file.size_bytes, encoding=source.encoding)
+
+
+def _scan_lines(file: SourceFile, kind: str, source: SourceSection, part_bytes: int) -> Iterator[Part]:
+    """Cut after a line end (or a blank line) once ``part_bytes`` have come together."""
+    part = Part(path=file.path, kind=kind, encoding=source.encoding)
+    held = bytearray()
+    disk_bytes = 0
+    for chunk in read_chunks(file):
+        searched = max(len(held) - 64, 0)
+        held += chunk.content
+        disk_bytes += chunk.disk_bytes
+        if len(held) < part_bytes:
+            continue
+        cut = _last_cut(held, kind, searched)
+        if cut:
+            part = replace(part, content=bytes(held[:cut]), disk_bytes=disk_bytes)
+            yield part
+            part, disk_bytes = _next(part), 0
+            del held[:cut]
+    if held:
+        yield replace(part, content=bytes(held), disk_bytes=disk_bytes)
+
+
+def _last_cut(held: bytearray, kind: str, searched: int) -> int:
+    if kind != "paragraphs":
+        return held.rfind(b"\n", searched) + 1
+    cuts = [match.end() for match in _BLANK_LINE.finditer(held, searched)]
+    return cuts[-1] if cuts else 0
+
+
+def _next(part: Part) -> Part:
+    """Place what follows ``part``; its records are numbered by line."""
+    found = part.content.count(b"\n")
+    return replace(part, content=b"", offset=part.offset + len(part.content), first_record=part.first_record + found)
+
+
+def _scan_frames(file: SourceFile, source: SourceSection, part_bytes: int) -> Iterator[Part]:
+    part = Part(path=file.path, kind="tfrecord", encoding=source.encoding)
+    held = bytearray()
+    disk_bytes = 0
+    for chunk in _gathered(file, part_bytes):
+        held += chunk.content
+        disk_bytes += chunk.disk_bytes
+        try:
+            cut, found = whole_frames_bytes(held)
+        except FrameError as error:
+            raise DataError(
+                "data.tfrecord_damaged",
+                path=file.path,
+                record=part.first_record + error.record,
+                offset=part.offset + error.offset,
+            ) from error
+        if cut:
+            part = replace(part, content=bytes(held[:cut]), disk_bytes=disk_bytes)
+            yield part
+            part = replace(part, offset=part.offset + cut, first_record=part.first_record + found)
+            disk_bytes = 0
+            del held[:cut]
+    if held:
+        raise DataError(
+            "data.tfrecord_cut", path=file.path, record=part.first_record, offset=part.offset, found=len(held)
+        )
+
+
+def _gathered(file: SourceFile, part_bytes: int) -> Iterator[Chunk]:
+    """Join chunks to about ``part_bytes`` so that frames are walked once."""
+    contents: list[bytes] = []
+    size = disk_bytes = 0
+    for chunk in read_chunks(file):
+        contents.append(chunk.content)
+        size += len(chunk.content)
+        disk_bytes += chunk.disk_bytes
+        if size >= part_bytes:
+            yield Chunk(content=b"".join(contents), disk_bytes=disk_bytes)
+            contents, size, disk_bytes = [], 0, 0
+    yield Chunk(content=b"".join(contents), disk_bytes=disk_bytes)
+
+
+def _scan_parquet(file: SourceFile) -> Iterator[Part]:
+    from trireme.data.parquet import row_groups
+
+    first = 1
+    for number, group in enumerate(row_groups(file.path)):
+        yield Part(
+            path=file.path,
+            kind="parquet",
+            row_group=number,
+            num_rows=group.num_rows,
+            first_record=first,
+            disk_bytes=group.disk_bytes,
+        )
+        first += group.num_rows

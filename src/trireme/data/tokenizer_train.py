@@ -1,0 +1,84 @@
+"""Train a tokenizer here: byte-level BPE, so that any text comes back exactly; no normaliser of any kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from trireme.data.decode import byte_of_character
+from trireme.data.pretokenize import split_rules
+from trireme.data.progress import Progress, Silent
+from trireme.data.tokenizer import Tokenizer
+from trireme.errors import DataError
+
+TRAINER_VERSION = 1
+"""Raise it when the same texts would give another tokenizer; the cache of trained ones follows it."""
+BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
+_MIN_FREQUENCY = 2
+_PIECE_CHARACTERS = 1 << 18
+
+
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int, words: Sequence[str] = (), progress: Progress | None = None
+) -> Tokenizer:
+    """Return a tokenizer learned from ``texts``; the same texts give the same tokenizer.
+
+    Every byte is in the vocabulary, ``words`` are whole tokens of it wherever they stand. Too little text gives
+    fewer tokens than ``vocab_size``; the tokenizer's own ``vocab_size`` says how many.
+
+    Raises:
+        DataError: ``vocab_size`` has no room for the bytes, the special tokens and the words, or there is no text.
+    """
+    unique = list(dict.fromkeys(words))
+    room = vocab_size - 256 - 3 - len(unique)
+    if room < 0:
+        raise DataError("data.vocab_too_small", vocab_size=vocab_size, words=len(unique), least=259 + len(unique))
+    content = _learn(texts, vocab_size=vocab_size - len(unique), progress=progress or Silent())
+    first = len(content["model"]["vocab"])
+    content["added_tokens"] += [_added(first + i, word, special=False) for i, word in enumerate(unique)]
+    return Tokenizer(json.dumps(content), bos_id=0, eos_id=1, pad_id=2, origin="trained", specials_from="trained")
+
+
+def _learn(texts: Iterable[str], *, vocab_size: int, progress: Progress) -> dict[str, Any]:
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, models, trainers
+
+    engine = Engine(models.BPE())
+    content = json.loads(engine.to_str()) | {"pre_tokenizer": split_rules()}
+    engine = Engine.from_str(json.dumps(content))
+    engine.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=_MIN_FREQUENCY,
+        special_tokens=[BEGIN, END, PAD],
+        initial_alphabet=sorted(byte_of_character()),
+        show_progress=False,
+    )
+    feed = _Feed(texts, progress)
+    engine.train_from_iterator(iter(feed), trainer=trainer)
+    if not feed.num_characters:
+        raise DataError("data.no_text_to_train")
+    learned: dict[str, Any] = json.loads(engine.to_str())
+    return learned
+
+
+class _Feed:
+    """Hands texts to the trainer in bounded pieces and reports the bytes; an error in the source comes through."""
+
+    def __init__(self, texts: Iterable[str], progress: Progress) -> None:
+        self._texts = texts
+        self._progress = progress
+        self.num_characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.num_characters += len(text)
+            self._progress.advance(len(text.encode()))
+            for start in range(0, len(text), _PIECE_CHARACTERS):
+                yield text[start : start + _PIECE_CHARACTERS]
+
+
+def _added(token_id: int, content: str, *, special: bool) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+    return {"id": token_id, "content": content, **flags}
