@@ -23,6 +23,7 @@ Purpose = Literal["train", "data", "show"]
 """What the settings are for: ``data`` needs sources alone, ``show`` needs nothing to be complete."""
 
 _SHAPE_KEYS = (
+    "vocab_size",
     "num_layers",
     "d_model",
     "num_heads",
