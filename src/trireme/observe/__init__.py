@@ -11,7 +11,7 @@ from trireme.observe.report import EvalReport, Event, SampleReport, StepReport
 from trireme.observe.rows import format_rows
 from trireme.observe.run_folder import RunFolder
 from trireme.observe.run_state import RunState, find_runs, read_state, suggest_runs
-from trireme.observe.screen import Line, Screen
+from trireme.observe.screen import Line, Screen, visible
 from trireme.observe.strict_json import read_jsonl
 from trireme.observe.work import WorkProgress
 
@@ -44,6 +44,7 @@ __all__ = [
     "read_jsonl",
     "read_state",
     "suggest_runs",
+    "visible",
 ]
 
 
