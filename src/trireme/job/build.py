@@ -1,0 +1,237 @@
+"""From settings to the pieces of a run: data, module, precision, optimizer, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trireme.config import RunConfig
+from trireme.data import Batch, Loader, PreparedData
+from trireme.errors import ModelError
+from trireme.job.initial import init_weights
+from trireme.job.writing import sampler
+from trireme.mesh import choose_device, set_threads
+from trireme.models import build_model, call_model, check_isolation, module_device
+from trireme.observe import Observer, RunFolder
+from trireme.train import (
+    Callback,
+    Decision,
+    Objective,
+    Pieces,
+    Precision,
+    Schedule,
+    Snapshot,
+    Stepper,
+    StepPlan,
+    apply_compile,
+    apply_precision,
+    build_cadence,
+    build_objective,
+    build_optimizer,
+    build_precision,
+    check_compile,
+    choose_compile,
+    choose_precision,
+    decision_from_json,
+    evaluating,
+)
+from trireme.words import say
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A module on its device with the number formats chosen for it."""
+
+    module: nn.Module
+    device: torch.device
+    precision: Precision
+    decision: Decision | None
+    objective: Objective
+
+    @property
+    def reason(self) -> str:
+        """Why this precision, in the user's language; empty where it was asked for."""
+        return "" if self.decision is None else say(f"job.precision_{self.decision.reason}", **_gain(self.decision))
+
+
+def build_machine(
+    config: RunConfig,
+    *,
+    data: PreparedData,
+    folder: RunFolder,
+    module: nn.Module | None,
+    objective: Objective | None,
+    notice: Notice,
+) -> Machine:
+    """Build the module, check that it suits the data, and put it on the device in its number format."""
+    set_threads(config.train.num_threads)
+    device = choose_device()
+    vocab_size = data.tokenizer.vocab_size
+    if module is None:
+        module = build_model(
+            config.model, vocab_size=vocab_size, seq_len=config.data.seq_len, seed=config.run.seed, notice=notice
+        )
+    if config.model.init_from is not None:
+        init_weights(module, Path(config.model.init_from), notice=notice)
+    module = module.to(device)
+    batch = data.train.read(0, global_batch_seqs=config.train.global_batch_seqs)
+    if objective is None:
+        objective = build_objective()
+        _check_module(module, config=config, vocab_size=vocab_size)
+    policy, decision = _choose_policy(module, batch, config=config, folder=folder, objective=objective, device=device)
+    precision = build_precision(policy, device=device, section=config.precision, notice=notice)
+    apply_precision(module, precision=precision)
+    return Machine(module=module, device=device, precision=precision, decision=decision, objective=objective)
+
+
+def build_pieces(
+    machine: Machine,
+    *,
+    config: RunConfig,
+    data: PreparedData,
+    plan: StepPlan,
+    schedule: Schedule,
+    save: Callable[[Snapshot], object],
+    observers: tuple[Observer, ...],
+    callbacks: tuple[Callback, ...],
+    flops_per_token: float,
+    peak_flops_per_s: float | None,
+    command: str,
+    allow_missing: frozenset[str],
+) -> Pieces:
+    """Put together what ``fit`` runs."""
+    train, stream, held_out = config.train, data.train, data.evaluation
+    batch_seqs = train.global_batch_seqs
+
+    def open_loader(first: int, last: int) -> Loader:
+        return Loader(
+            stream,
+            global_batch_seqs=batch_seqs,
+            first_step=first,
+            last_step=last,
+            workers=config.data.workers,
+            prefetch=config.data.prefetch,
+        )
+
+    def eval_batches() -> Iterator[Batch]:
+        assert held_out is not None, "fit evaluates only where something is held out"
+        return held_out.eval_batches(batch_seqs=batch_seqs, limit_seqs=train.eval_seqs)
+
+    return Pieces(
+        stepper=_build_stepper(machine, config=config),
+        plan=plan,
+        schedule=schedule,
+        cadence=build_cadence(train, config.checkpoint, max_steps=plan.max_steps, has_evaluation=held_out is not None),
+        seed=config.run.seed,
+        open_loader=open_loader,
+        samples_per_epoch=stream.num_samples,
+        eval_batches=eval_batches if held_out is not None else None,
+        sample=sampler(
+            machine.module,
+            tokenizer=data.tokenizer,
+            prompts=train.sample_prompts,
+            num_tokens=train.sample_tokens,
+            seed=config.run.seed,
+        ),
+        save=save,
+        data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
+        check_data_state=lambda state: stream.check_state(state, global_batch_seqs=batch_seqs),
+        observers=observers,
+        callbacks=callbacks,
+        settings=config,
+        flops_per_token=flops_per_token,
+        peak_flops_per_s=peak_flops_per_s,
+        go_on_command=f"{command} --resume",
+        allow_missing=allow_missing,
+    )
+
+
+def _build_stepper(machine: Machine, *, config: RunConfig) -> Stepper:
+    train = config.train
+    objective = machine.objective
+    return Stepper(
+        machine.module,
+        build_optimizer(machine.module, train),
+        loss_fn=objective.loss_fn,
+        count_fn=objective.count_fn,
+        loss_reduction=objective.loss_reduction,
+        auxiliary=objective.auxiliary,
+        call=objective.call,
+        precision=machine.precision,
+        clip_grad_norm=train.clip_grad_norm,
+        microbatch_seqs=train.microbatch_seqs,
+        on_nonfinite=train.on_nonfinite,
+        max_nonfinite=train.max_nonfinite,
+    )
+
+
+def compile_module(
+    machine: Machine, *, config: RunConfig, data: PreparedData, folder: RunFolder, max_steps: int, notice: Notice
+) -> None:
+    """Compile the module's blocks if the settings, or what was measured once in this run folder, say so."""
+    train = config.train
+    if train.compile == "off":
+        return
+    batch = data.train.read(0, global_batch_seqs=train.global_batch_seqs)
+    trial = {"objective": machine.objective, "precision": machine.precision}
+    if train.compile == "on":
+        apply_compile(machine.module)
+        check_compile(machine.module, batch, **trial)
+        return
+    microbatches = -(-train.global_batch_seqs // (train.microbatch_seqs or train.global_batch_seqs))
+    saved = folder.decide(
+        "compile",
+        lambda: choose_compile(machine.module, batch, planned_microbatches=microbatches * max_steps, **trial).to_json(),
+    )
+    decision = decision_from_json(saved)
+    notice(say("job.compile_decided", choice=decision.choice, reason=say(f"job.compile_{decision.reason}")))
+    if decision.choice == "on":
+        apply_compile(machine.module)
+
+
+def _check_module(module: nn.Module, *, config: RunConfig, vocab_size: int) -> None:
+    """Find out before step 1 what would be learned wrongly: tokens without a logit, documents that see each other.
+
+    Raises:
+        ModelError: The module is too small for the tokenizer, or can't keep packed documents apart.
+    """
+    last_id = torch.full((1, 2), vocab_size - 1, device=module_device(module))
+    try:
+        with evaluating(module):
+            num_logits = call_model(module, {"input_ids": last_id}).shape[-1]
+    except IndexError:
+        num_logits = 0  # an embedding without a row for the last token
+    if num_logits < vocab_size:
+        raise ModelError("job.vocab_too_small", vocab_size=vocab_size, num_logits=num_logits)
+    if config.data.packing == "isolate":
+        check_isolation(module, vocab_size=vocab_size)
+
+
+def _choose_policy(
+    module: nn.Module,
+    batch: Batch,
+    *,
+    config: RunConfig,
+    folder: RunFolder,
+    objective: Objective,
+    device: torch.device,
+) -> tuple[str, Decision | None]:
+    policy = config.precision.policy
+    if policy != "auto":
+        return policy, None
+    saved = folder.decide(
+        "precision", lambda: choose_precision(module, batch, objective=objective, device=device).to_json()
+    )
+    decision = decision_from_json(saved)
+    return decision.choice, decision
+
+
+def _gain(decision: Decision) -> dict[str, str]:
+    gain = decision.figures.get("gain_ratio")
+    return {"gain": f"{gain:.2f}"} if gain is not None else {}

@@ -1,0 +1,118 @@
+"""Which settings may differ between a run and its resume, and what it means when they do.
+
+Every key is in exactly one class, so that a new one must be thought about: ``FREE`` leaves the numbers of
+the run alone, ``ROUNDING`` changes the order of sums and no more, ``SCHEDULE`` is judged by the learning
+rates still to come, and all others make it another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trireme.config import RunConfig
+from trireme.errors import ConfigError
+
+Kind = Literal["free", "rounding", "schedule", "fixed"]
+
+FREE = frozenset(
+    {
+        "run.dir",
+        "data.workers",
+        "data.prefetch",
+        "data.build_workers",
+        "data.cache_dir",
+        "train.on_nonfinite",
+        "train.max_nonfinite",
+        "train.eval_every_steps",
+        "train.eval_seqs",
+        "train.sample_every_steps",
+        "train.sample_prompts",
+        "train.sample_tokens",
+        "checkpoint",
+        "observe",
+        "precision.fallback",
+    }
+)
+ROUNDING = frozenset({"train.microbatch_seqs", "train.num_threads", "train.compile"})
+SCHEDULE = frozenset(
+    {
+        "train.max_steps",
+        "train.max_tokens",
+        "train.epochs",
+        "train.lr",
+        "train.schedule",
+        "train.min_lr_ratio",
+        "train.warmup_steps",
+        "train.warmup_tokens",
+        "train.decay_ratio",
+    }
+)
+RATE = SCHEDULE - {"train.max_steps", "train.max_tokens", "train.epochs"}
+"""Keys of the schedule besides its length; accepting one accepts new learning rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One key that was something else when the run began."""
+
+    key: str
+    old: Any
+    new: Any
+
+    @property
+    def kind(self) -> Kind:
+        """What the change does to the run."""
+        section = self.key.partition(".")[0]
+        if self.key in FREE or section in FREE:
+            return "free"
+        if self.key in ROUNDING:
+            return "rounding"
+        return "schedule" if self.key in SCHEDULE else "fixed"
+
+    def __str__(self) -> str:
+        return f"{self.key} {_shown(self.old)} -> {_shown(self.new)}"
+
+
+def find_changes(old: RunConfig, new: RunConfig) -> list[Change]:
+    """Return every key whose value differs."""
+    before, after = old.model_dump(), new.model_dump()
+    return list(_compare(before, after, prefix=""))
+
+
+def check_changes(changes: list[Change], *, accept: frozenset[str]) -> None:
+    """Refuse changes that make it another run, unless each is accepted by name.
+
+    Raises:
+        ConfigError: A fixed key changed and is not accepted, or something is accepted that did not change.
+    """
+    fixed = [change for change in changes if change.kind == "fixed" and change.key not in accept]
+    if fixed:
+        raise ConfigError(
+            "job.changed",
+            changes=", ".join(map(str, fixed)),
+            accept=" ".join(f"--accept {change.key}" for change in fixed),
+        )
+    idle = sorted(accept - {change.key for change in changes})
+    if idle:
+        raise ConfigError("job.accept_idle", keys=", ".join(idle))
+
+
+def _compare(old: dict[str, Any], new: dict[str, Any], *, prefix: str) -> Iterator[Change]:
+    for name in new:
+        key, before, after = f"{prefix}{name}", old[name], new[name]
+        if isinstance(before, dict) and isinstance(after, dict) and not _is_leaf(key):
+            yield from _compare(before, after, prefix=f"{key}.")
+        elif before != after:
+            yield Change(key=key, old=before, new=after)
+
+
+def _is_leaf(key: str) -> bool:
+    """A value that happens to be a mapping is compared whole."""
+    return key == "model.factory_args"
+
+
+def _shown(value: Any, *, limit: int = 60) -> str:
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

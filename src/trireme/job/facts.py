@@ -1,0 +1,182 @@
+"""The numbers of the reports before the first step and after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from torch import nn
+
+from trireme.config import RunConfig
+from trireme.job.build import Machine
+from trireme.mesh import DeviceFacts, device_facts, measures_whole_process, peak_memory_bytes
+from trireme.models import Decoder, ModelSummary, describe_model
+from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, Watcher
+from trireme.plan import ASSUMED_MFU, MemoryEstimate, estimate_memory, estimate_state_memory, estimate_step_s
+from trireme.train import FitResult, StepPlan, group_parameters
+from trireme.words import say
+
+_SETTLING_STEPS = 2
+"""Steps that are not typical: first calls allocate and choose kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is expected of a run; compared with what was measured at its end.
+
+    ``step_s`` is None where nothing tells how fast the device is; ``step_s_basis`` says where it comes from.
+    """
+
+    summary: ModelSummary
+    device: DeviceFacts
+    memory: MemoryEstimate
+    peak_flops_per_s: float | None
+    step_s: float | None
+    step_s_basis: str
+
+
+class Totals(Watcher):
+    """Remembers of the steps of this attempt what the closing report needs."""
+
+    def __init__(self) -> None:
+        self.last: StepReport | None = None
+        self._durations_s: list[float] = []
+
+    def on_step(self, report: StepReport) -> None:
+        """Take the step in."""
+        self.last = report
+        self._durations_s.append(report.step_s)
+
+    @property
+    def median_step_s(self) -> float | None:
+        """The typical time of a step; None before there is one."""
+        settled = self._durations_s[_SETTLING_STEPS:] or self._durations_s
+        return median(settled) if settled else None
+
+
+def build_forecast(machine: Machine, *, config: RunConfig, plan: StepPlan, program_bytes: int) -> Forecast:
+    """Return what is expected of the run. ``program_bytes``: what the process held before there was a model."""
+    device = device_facts(machine.device, measure=config.observe.peak_flops_per_s is None)
+    summary = describe_model(machine.module, seq_len=config.data.seq_len)
+    peak = config.observe.peak_flops_per_s or device.peak_of(machine.precision.compute_dtype or "float32")
+    step_s, basis = _step_time(machine, plan=plan, summary=summary, peak_flops_per_s=peak)
+    return Forecast(
+        summary=summary,
+        device=device,
+        memory=_memory(machine, config=config, program_bytes=program_bytes),
+        peak_flops_per_s=peak,
+        step_s=step_s,
+        step_s_basis=basis,
+    )
+
+
+def opening_facts(
+    machine: Machine, *, config: RunConfig, folder: RunFolder, plan: StepPlan, first_step: int, forecast: Forecast
+) -> OpeningFacts:
+    """Return what is known before step 1."""
+    groups = group_parameters(machine.module, weight_decay=config.train.weight_decay)
+    device, summary = forecast.device, forecast.summary
+    return OpeningFacts(
+        run_dir=folder.path,
+        model=config.model.name or config.model.factory or config.model.path or type(machine.module).__name__,
+        param_groups=summary.groups,
+        num_params=summary.num_params,
+        flops_per_token=summary.flops_per_token,
+        flops_formula=summary.formula,
+        seq_len=config.data.seq_len,
+        global_batch_seqs=plan.global_batch_seqs,
+        microbatch_seqs=config.train.microbatch_seqs or plan.global_batch_seqs,
+        max_steps=plan.max_steps,
+        first_step=first_step,
+        device=device.name,
+        device_memory_bytes=device.memory_bytes,
+        precision=machine.precision.policy,
+        precision_reason=machine.reason,
+        optimizer="AdamW",
+        optimizer_groups={
+            say("job.group", name=group.name, decay=group.weight_decay): group.num_params for group in groups
+        },
+        memory_parts=forecast.memory.named_parts(),
+        peak_flops_per_s=forecast.peak_flops_per_s,
+        peak_source="" if config.observe.peak_flops_per_s else device.peak_source,
+        step_s=forecast.step_s,
+        step_s_basis=forecast.step_s_basis,
+    )
+
+
+def closing_facts(
+    result: FitResult,
+    *,
+    folder: RunFolder,
+    totals: Totals,
+    forecast: Forecast,
+    machine: Machine,
+    duration_s: float,
+    checkpoint: Path | None,
+    prompts: Sequence[str],
+    command: str,
+) -> ClosingFacts:
+    """Return what is known after the last step of this attempt."""
+    finished = result.status in ("finished", "already_finished")
+    return ClosingFacts(
+        run_dir=folder.path,
+        outcome="finished" if finished else "stopped",
+        step=result.step,
+        max_steps=result.max_steps,
+        duration_s=duration_s,
+        tokens=result.tokens,
+        last_loss=totals.last.loss if totals.last else None,
+        best_eval_loss=result.best_loss,
+        best_eval_step=result.best_step,
+        num_skipped=totals.last.num_skipped if totals.last else 0,
+        checkpoint=checkpoint,
+        plot=folder.plot_path if folder.plot_path.exists() else None,
+        prompt=prompts[0] if prompts else "",
+        predicted_memory_bytes=forecast.memory.total_bytes,
+        measured_memory_bytes=peak_memory_bytes(machine.device) if totals.last else None,
+        predicted_step_s=forecast.step_s,
+        measured_step_s=totals.median_step_s,
+        resume_command=f"{command} --resume",
+        extend_command=f"{command} --resume train.max_steps={2 * result.max_steps} --extend stretch",
+    )
+
+
+def _step_time(
+    machine: Machine, *, plan: StepPlan, summary: ModelSummary, peak_flops_per_s: float | None
+) -> tuple[float | None, str]:
+    """Return a step's time and its basis: the trial that chose the precision, else the device's peak."""
+    figures = machine.decision.figures if machine.decision else {}
+    trial_s, trial_tokens = figures.get(f"{machine.precision.policy}_s"), figures.get("trial_tokens")
+    if trial_s and trial_tokens:
+        return trial_s * plan.step_tokens / trial_tokens, say("job.time_tried")
+    if peak_flops_per_s is None:
+        return None, ""
+    step_flops = summary.flops_per_token * plan.step_tokens
+    step_s = estimate_step_s(step_flops=step_flops, peak_flops_per_s=peak_flops_per_s)
+    return step_s, say("job.time_assumed", mfu=f"{ASSUMED_MFU:.0%}")
+
+
+def _memory(machine: Machine, *, config: RunConfig, program_bytes: int) -> MemoryEstimate:
+    """Return the estimated peak; that of a module that is no reference decoder lacks its activations."""
+    on_host = measures_whole_process(machine.device)
+    held = program_bytes if on_host else 0
+    policy = machine.precision.policy
+    if not isinstance(machine.module, Decoder):
+        return estimate_state_memory(_num_trained(machine.module), policy=policy, program_bytes=held)
+    train = config.train
+    microbatch_seqs = train.microbatch_seqs or train.global_batch_seqs
+    return estimate_memory(
+        machine.module.shape,
+        policy=policy,
+        microbatch_seqs=microbatch_seqs,
+        seq_len=config.data.seq_len,
+        microbatches_per_step=-(-train.global_batch_seqs // microbatch_seqs),
+        kernels="host" if on_host else "device",
+        program_bytes=held,
+    )
+
+
+def _num_trained(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

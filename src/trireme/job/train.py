@@ -1,0 +1,287 @@
+"""One attempt at a run, from settings to the closing report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from trireme.checkpoint import Checkpoint, check_resumable, newest_checkpoint
+from trireme.config import Loaded, RunConfig, load_config
+from trireme.data import PreparedData, format_report, prepare_data
+from trireme.errors import ConfigError
+from trireme.job.build import Machine, build_machine, build_pieces, compile_module
+from trireme.job.changes import RATE, check_changes, find_changes
+from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
+from trireme.job.options import RunOptions, run_dir_of
+from trireme.job.saving import Saver
+from trireme.mesh import program_memory_bytes, reset_peak_memory
+from trireme.observe import (
+    Console,
+    Event,
+    LossPlot,
+    Observer,
+    Recorder,
+    RunFolder,
+    WorkProgress,
+    closing_report,
+    environment,
+    opening_report,
+)
+from trireme.train import (
+    Callback,
+    FitResult,
+    Objective,
+    Schedule,
+    StepPlan,
+    build_schedule,
+    fit,
+    plan_steps,
+    resume_schedule,
+    schedule_from_json,
+)
+from trireme.words import say
+
+
+def run_training(
+    loaded: Loaded,
+    *,
+    options: RunOptions,
+    module: nn.Module | None = None,
+    objective: Objective | None = None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
+) -> FitResult:
+    """Train as the settings say and return how it ended.
+
+    Args:
+        loaded: Settings.
+        options: Start or go on.
+        module: Trained instead of what ``model`` names.
+        objective: Its loss; default: next-token cross-entropy.
+        callbacks: Told about moments of the run.
+        observers: Told about its numbers, beside console, logs and plot.
+
+    Raises:
+        TriremeError: Whatever a person can mend; nothing is lost by it.
+    """
+    observe = loaded.config.observe
+    console = Console(
+        every_steps=observe.every_steps,
+        throttle=loaded.origins["observe.every_steps"].layer == "default",
+        progress=observe.progress,
+    )
+    path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
+    with closing(console), _open_folder(path, options=options) as folder:
+        attempt = _Attempt(loaded, folder=folder, options=options, console=console)
+        return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """Where the run starts and where it goes."""
+
+    plan: StepPlan
+    schedule: Schedule
+    checkpoint: Checkpoint | None
+
+    @property
+    def first_step(self) -> int:
+        """Steps done before this attempt."""
+        return self.checkpoint.step if self.checkpoint else 0
+
+
+class _Attempt:
+    """What the phases of one attempt share."""
+
+    def __init__(self, loaded: Loaded, *, folder: RunFolder, options: RunOptions, console: Console) -> None:
+        self.loaded = loaded
+        self.config: RunConfig = loaded.config
+        self.folder = folder
+        self.options = options
+        self.console = console
+        self.totals = Totals()
+        self.started_s = time.monotonic()
+
+    def run(
+        self,
+        *,
+        module: nn.Module | None,
+        objective: Objective | None,
+        callbacks: Sequence[Callback],
+        observers: Sequence[Observer],
+    ) -> FitResult:
+        """Prepare, report, train, report."""
+        for text in self.loaded.notices:
+            self.note(text)
+        new_rates = self.check_settings()
+        data = prepare_data(
+            self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
+        )
+        course = self.plot_course(data, new_rates=new_rates)
+        self.show_data(data, plan=course.plan)
+        program_bytes = program_memory_bytes()
+        machine = build_machine(
+            self.config, data=data, folder=self.folder, module=module, objective=objective, notice=self.note
+        )
+        self.settle(course, data=data)
+        forecast = build_forecast(machine, config=self.config, plan=course.plan, program_bytes=program_bytes)
+        self.console.show(
+            opening_report(
+                opening_facts(
+                    machine,
+                    config=self.config,
+                    folder=self.folder,
+                    plan=course.plan,
+                    first_step=course.first_step,
+                    forecast=forecast,
+                )
+            )
+        )
+        with closing(Recorder(self.folder, notice=self.console.on_event)) as recorder:
+            return self.train(
+                machine,
+                data=data,
+                course=course,
+                forecast=forecast,
+                recorder=recorder,
+                callbacks=callbacks,
+                observers=observers,
+            )
+
+    def check_settings(self) -> bool:
+        """Compare a resume's settings with the run's own; returns whether new learning rates are accepted.
+
+        Raises:
+            ConfigError: Something else than was asked for would be trained.
+        """
+        if not self.options.resume:
+            return False
+        old = load_config(self.folder.config_path, purpose="show").config
+        changes = find_changes(old, self.config)
+        check_changes(changes, accept=self.options.accept)
+        for change in changes:
+            self.note(say(f"job.change_{change.kind}", change=change))
+        return bool(self.options.accept & RATE)
+
+    def plot_course(self, data: PreparedData, *, new_rates: bool) -> _Course:
+        """Say how long the run is, which learning rates it has, and what it goes on from."""
+        plan = plan_steps(self.config.train, seq_len=data.train.seq_len, samples_per_epoch=data.train.num_samples)
+        schedule = build_schedule(self.config.train, plan=plan)
+        if not self.options.resume:
+            return _Course(plan=plan, schedule=schedule, checkpoint=None)
+        checkpoint = newest_checkpoint(self.folder.checkpoint_dir, run_id=self.folder.state.run_id, notice=self.note)
+        if checkpoint is None:
+            self.note(say("job.resume_from_start", path=self.folder.path))
+            return _Course(plan=plan, schedule=schedule, checkpoint=None)
+        check_resumable(checkpoint)
+        if checkpoint.step > plan.max_steps:
+            raise ConfigError("job.shorter", step=checkpoint.step, max_steps=plan.max_steps)
+        schedule = resume_schedule(
+            schedule_from_json(checkpoint.state["schedule"]),
+            asked=schedule,
+            step=checkpoint.step,
+            extend=self.options.extend,
+            new_lr=new_rates,
+        )
+        return _Course(plan=plan, schedule=schedule, checkpoint=checkpoint)
+
+    def show_data(self, data: PreparedData, *, plan: StepPlan) -> None:
+        """Show what will be read, and how often."""
+        report = data.report_for_run(num_steps=plan.max_steps, global_batch_seqs=plan.global_batch_seqs)
+        if self.config.observe.progress != "off":
+            width = self.console.screen.width
+            self.console.screen.write_styled(format_report(report, color=width is not None, width=width or 100))
+        self.data_report = report
+
+    def settle(self, course: _Course, *, data: PreparedData) -> None:
+        """Write down what this attempt is, now that nothing can be refused any more."""
+        folder = self.folder
+        if self.options.resume:
+            cut = folder.truncate_log(course.first_step)
+            folder.start_attempt()
+            self.note(say("job.log_cut", step=course.first_step, dropped=cut.dropped))
+        folder.write_text("config.yaml", self.loaded.to_yaml())
+        folder.write_json("config_origins.json", {key: str(origin) for key, origin in self.loaded.origins.items()})
+        folder.write_json("environment.json", environment())
+        folder.write_json("data_report.json", self.data_report.to_json())
+        data.tokenizer.save(folder.tokenizer_dir)
+        folder.mark(status="running", step=course.first_step, max_steps=course.plan.max_steps)
+
+    def train(
+        self,
+        machine: Machine,
+        *,
+        data: PreparedData,
+        course: _Course,
+        forecast: Forecast,
+        recorder: Recorder,
+        callbacks: Sequence[Callback],
+        observers: Sequence[Observer],
+    ) -> FitResult:
+        """Run the loop between its two reports."""
+        notice = self.console.on_event
+        compile_module(
+            machine,
+            config=self.config,
+            data=data,
+            folder=self.folder,
+            max_steps=course.plan.max_steps,
+            notice=self.note,
+        )
+        saver = Saver(self.folder, section=self.config.checkpoint, recorder=recorder, notice=notice)
+        plots = [LossPlot(self.folder, notice=notice)] if self.config.observe.plot else []
+        pieces = build_pieces(
+            machine,
+            config=self.config,
+            data=data,
+            plan=course.plan,
+            schedule=course.schedule,
+            save=saver,
+            observers=(recorder, self.console, self.totals, *plots, *observers),
+            callbacks=tuple(callbacks),
+            flops_per_token=forecast.summary.flops_per_token,
+            peak_flops_per_s=forecast.peak_flops_per_s,
+            command=self.options.command,
+            allow_missing=self.options.allow_missing,
+        )
+        reset_peak_memory(machine.device)
+        try:
+            result = fit(pieces, resume=course.checkpoint)
+        finally:
+            for plot in plots:
+                plot.close()
+        self.show_closing(result, machine=machine, forecast=forecast, checkpoint=saver.last)
+        return result
+
+    def show_closing(self, result: FitResult, *, machine: Machine, forecast: Forecast, checkpoint: Path | None) -> None:
+        """Say what came of it and what to type next; record it."""
+        finished = result.status in ("finished", "already_finished")
+        self.folder.mark(status="finished" if finished else "stopped", step=result.step)
+        facts = closing_facts(
+            result,
+            folder=self.folder,
+            totals=self.totals,
+            forecast=forecast,
+            machine=machine,
+            duration_s=time.monotonic() - self.started_s,
+            checkpoint=checkpoint,
+            prompts=self.config.train.sample_prompts,
+            command=self.options.command,
+        )
+        self.console.close()
+        self.console.show(closing_report(facts))
+
+    def note(self, text: str) -> None:
+        """Show something worth knowing that is no warning."""
+        self.console.on_event(Event(kind="note", text=text))
+
+
+def _open_folder(path: Path, *, options: RunOptions) -> RunFolder:
+    if options.resume:
+        return RunFolder.open_resume(path)
+    return RunFolder.open_fresh(path, overwrite=options.overwrite)

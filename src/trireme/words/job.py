@@ -1,0 +1,91 @@
+"""Sentences of putting a run together, starting it and going on with it."""
+
+from trireme.words.catalogue import Text
+
+TEXTS = {
+    # going on with a run
+    "changed": Text(
+        en="this run was made with other settings: {changes}. Going on would make it another run: put them back, start "
+        "anew in another run.dir (model.init_from takes this run's weights), or insist with {accept}",
+        zh="这次训练原来的设置不同：{changes}。按新设置继续就不再是同一次训练：请改回原值，或换一个 run.dir 重新开始"
+        "（可用 model.init_from 载入这次训练的权重），若确要如此请加 {accept}",
+    ),
+    "accept_idle": Text(
+        en="--accept {keys}: no such key changed since the run began; leave it out",
+        zh="--accept {keys}：这些键与训练开始时相同，请去掉",
+    ),
+    "change_free": Text(en="changed since the run began: {change}", zh="与训练开始时不同：{change}"),
+    "change_rounding": Text(
+        en="changed since the run began: {change}; sums are rounded otherwise from here on, so the run is no longer "
+        "bit for bit what it would have been",
+        zh="与训练开始时不同：{change}；此后求和的舍入不同，结果不再与原来逐位一致",
+    ),
+    "change_schedule": Text(en="changed since the run began: {change}", zh="与训练开始时不同：{change}"),
+    "change_fixed": Text(
+        en="accepted although the run was made otherwise: {change}", zh="已按要求接受不同的设置：{change}"
+    ),
+    "shorter": Text(
+        en="the checkpoint is at step {step}, but the settings end at step {max_steps}; set train.max_steps to at "
+        "least {step}",
+        zh="检查点在第 {step} 步，而设置要求在第 {max_steps} 步结束；请把 train.max_steps 设为至少 {step}",
+    ),
+    "resume_from_start": Text(
+        en="{path} has no checkpoint yet: starting at step 0", zh="{path} 中还没有检查点：从第 0 步开始"
+    ),
+    "log_cut": Text(
+        en="going on after step {step}; {dropped} later lines of the log were taken out and will be written again",
+        zh="从第 {step} 步之后继续；日志中之后的 {dropped} 行已移除，将重新写入",
+    ),
+    "save_failed": Text(
+        en="checkpoint not saved, the run goes on with the one before: {reason}",
+        zh="检查点未能保存，训练继续，此前的检查点仍然有效：{reason}",
+    ),
+    # weights to begin with
+    "init_missing": Text(
+        en="model.init_from is {path}, which is no folder; name a run, a checkpoint or a Hugging Face folder",
+        zh="model.init_from 指向的 {path} 不是目录；请给出训练目录、检查点目录或 Hugging Face 模型目录",
+    ),
+    "init_nothing": Text(
+        en="model.init_from is {path}, which holds no good checkpoint and no config.json; name a run, a checkpoint or "
+        "a Hugging Face folder",
+        zh="model.init_from 指向的 {path} 中既没有可用的检查点，也没有 config.json；"
+        "请给出训练目录、检查点目录或 Hugging Face 模型目录",
+    ),
+    "init_folder": Text(
+        en="weights taken from {path}; training starts at step 0", zh="已从 {path} 载入权重；训练从第 0 步开始"
+    ),
+    "init_checkpoint": Text(
+        en="weights only taken from {path}, optimizer and step ignored (it is at step {step}; --resume goes on with "
+        "a run); training starts at step 0",
+        zh="只从 {path} 载入权重，忽略其优化器状态和步数（它在第 {step} 步；要续训请用 --resume）；训练从第 0 步开始",
+    ),
+    "vocab_too_small": Text(
+        en="the tokenizer has {vocab_size} tokens, but the module gives {num_logits} logits; build it with a "
+        "vocabulary of at least {vocab_size}",
+        zh="分词器有 {vocab_size} 个 token，而模型只输出 {num_logits} 个 logits；请用不小于 {vocab_size} 的词表构建模型",
+    ),
+    # decisions
+    "precision_faster": Text(en="measured {gain}x faster than fp32 here", zh="本机实测比 fp32 快 {gain} 倍"),
+    "precision_no_gain": Text(en="bf16 measured no faster here ({gain}x)", zh="本机实测 bf16 没有更快（{gain} 倍）"),
+    "precision_unsupported": Text(en="this device has no bf16", zh="该设备不支持 bf16"),
+    "precision_nothing_to_learn": Text(
+        en="the first batch has nothing to learn, so nothing was measured", zh="第一个批次没有可学习的 token，未作测量"
+    ),
+    "compile_decided": Text(en="torch.compile is {choice}: {reason}", zh="torch.compile 为 {choice}：{reason}"),
+    "compile_faster": Text(en="measured faster over the whole run", zh="实测全程更快"),
+    "compile_no_gain": Text(en="measured no gain", zh="实测没有收益"),
+    "compile_run_too_short": Text(
+        en="the run is too short to earn the compilation back", zh="训练太短，收益抵不上编译时间"
+    ),
+    "compile_no_compiler": Text(en="this machine has no working compiler", zh="本机没有可用的编译器"),
+    "compile_nothing_to_learn": Text(
+        en="the first batch has nothing to learn, so nothing was measured", zh="第一个批次没有可学习的 token，未作测量"
+    ),
+    # reports
+    "time_tried": Text(
+        en="from a forward and backward tried here; the update is not in it",
+        zh="由本机试运行的前向与反向推得，不含参数更新",
+    ),
+    "time_assumed": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
+    "group": Text(en="{name} with decay {decay:g}", zh="{name}，衰减 {decay:g}"),
+}
