@@ -389,7 +389,7 @@ def test_out_of_memory_names_a_micro_batch_that_may_fit():
     def full(outputs, batch):
         raise torch.OutOfMemoryError("no")
 
-    with pytest.raises(DeviceError, match="train.microbatch_seqs=2"):
+    with pytest.raises(DeviceError, match=r"train\.microbatch_seqs=2"):
         make_stepper(loss_fn=full, microbatch_seqs=4)(make_batch(0))
 
 

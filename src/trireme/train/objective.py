@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from trireme.errors import TrainError
+from trireme.models import call_model, forward_inputs
 
 IGNORED_LABEL = -100
 
@@ -74,8 +75,8 @@ class Objective:
                 outputs carry an auxiliary loss that nothing claims.
         """
         outputs = self.call(module, batch)
-        if self.auxiliary is None and getattr(outputs, "aux_loss", None) is not None:
-            raise TrainError("train.auxiliary_unclaimed")
+        if self.auxiliary is None:
+            _refuse_auxiliary(module, (), outputs)
         auxiliary = self.auxiliary(outputs, batch) if self.auxiliary else None
         result = self.loss_fn(outputs, batch)
         if self.loss_reduction is not None:
@@ -83,6 +84,31 @@ class Objective:
         if not isinstance(result, tuple) or len(result) != 2:
             raise TrainError("train.bare_loss", returned=type(result).__name__)
         return Loss(loss_sum=_scalar(result[0]), count=result[1], auxiliary=auxiliary)
+
+
+def call_module(module: nn.Module, batch: Tensors) -> Any:
+    """Call a module with what its forward takes of the batch, by name; token batches give logits.
+
+    Raises:
+        TrainError: Its forward takes nothing of the batch, or it returns an auxiliary loss that
+            logits alone would drop.
+    """
+    if "input_ids" in batch:
+        handle = module.register_forward_hook(_refuse_auxiliary)
+        try:
+            return call_model(module, batch)
+        finally:
+            handle.remove()
+    taken = {key: name for key, name in forward_inputs(module).items() if key in batch}
+    if not taken:
+        names = ", ".join(forward_inputs(module))
+        raise TrainError("train.nothing_taken", kind=type(module).__name__, takes=names, names=", ".join(batch))
+    return module(**{name: batch[key] for key, name in taken.items()})
+
+
+def _refuse_auxiliary(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+    if getattr(outputs, "aux_loss", None) is not None:
+        raise TrainError("train.auxiliary_unclaimed")
 
 
 def num_rows(batch: Tensors) -> int:

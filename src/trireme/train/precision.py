@@ -22,7 +22,7 @@ from torch import nn
 from trireme.config import PrecisionSection
 from trireme.errors import DeviceError
 from trireme.mesh import FormatSupport, format_support
-from trireme.models.precision import mixed_precision
+from trireme.models import mixed_precision
 from trireme.train.scaler import LossScaler
 from trireme.words import say
 

@@ -17,10 +17,10 @@ from torch import nn
 
 from trireme.data.batch import Batch
 from trireme.errors import DeviceError, TrainError
-from trireme.models.dropout import set_dropout_clock
+from trireme.models import set_dropout_clock, token_cross_entropy
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, move, split_batch
-from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective
+from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module
 from trireme.train.optim import clip_factor, scale_gradients, set_lr, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
 from trireme.train.reduction import OneRank, Reduction
@@ -339,11 +339,13 @@ def build_objective(
     call: CallFn | None = None,
 ) -> Objective:
     """Return an Objective; what is left out is next-token cross-entropy on Trireme's batches."""
-    if loss_fn is None or call is None:
-        from trireme.models import call_model, token_cross_entropy
-
-        loss_fn, call = loss_fn or token_cross_entropy, call or call_model
-    return Objective(loss_fn=loss_fn, call=call, count_fn=count_fn, loss_reduction=loss_reduction, auxiliary=auxiliary)
+    return Objective(
+        loss_fn=loss_fn or token_cross_entropy,
+        call=call or call_module,
+        count_fn=count_fn,
+        loss_reduction=loss_reduction,
+        auxiliary=auxiliary,
+    )
 
 
 def _persistent_buffers(module: nn.Module) -> tuple[str, ...]:

@@ -114,6 +114,11 @@ TEXTS: dict[str, Text] = {
         zh='loss_reduction="batch" 需要一次看到全部 {seqs} 条样本，'
         "不能与 microbatch_seqs={microbatch_seqs} 或多个进程同用。",
     ),
+    "nothing_taken": Text(
+        en="{kind}.forward takes {takes}; the batch has {names}. Name them alike, or pass call=lambda module, "
+        "batch: ...",
+        zh="{kind}.forward 接受 {takes}，批数据里是 {names}。请让名字一致，或传入 call=lambda module, batch: ...",
+    ),
     "no_tensors": Text(
         en="The batch ({names}) has no tensor with samples in dim 0.",
         zh="批数据（{names}）里没有以第 0 维为样本的张量。",
