@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("chat", cls=Verb, help=say("cli.verb_chat"))
-@click.argument("path", metavar="PATH", type=click.Path())
+@click.argument("path", metavar="PATH", help=say("generate.path"))
 @click.option("--system", help=say("generate.system"))
 @sampling_options
 def command(**options: Any) -> None:

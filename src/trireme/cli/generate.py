@@ -15,9 +15,11 @@ from trireme.words import say
 
 
 @click.command("generate", cls=Verb, help=say("cli.verb_generate"))
-@click.argument("path", metavar="PATH", type=click.Path())
+@click.argument("path", metavar="PATH", help=say("generate.path"))
 @click.option("--prompt", "-p", help=say("generate.prompt"))
-@click.option("--num-samples", "-n", type=click.IntRange(min=1), default=1, help=say("generate.num_samples"))
+@click.option(
+    "--num-samples", "-n", type=click.IntRange(min=1), default=1, show_default=True, help=say("generate.num_samples")
+)
 @sampling_options
 def command(**options: Any) -> None:
     from trireme.job.writing import Continuation, prompt_ids

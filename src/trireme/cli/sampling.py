@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from trireme.job.writing import Sampling
 
 _OPTIONS = (
-    click.option("--max-new-tokens", type=click.IntRange(min=1), default=128, help=say("generate.max_new_tokens")),
-    click.option("--temperature", type=float, default=0.8, help=say("generate.temperature")),
-    click.option("--top-p", type=float, default=0.95, help=say("generate.top_p")),
-    click.option("--top-k", type=int, default=0, help=say("generate.top_k")),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help=say("generate.seed")),
-    click.option("--checkpoint", default="best", help=say("generate.checkpoint")),
+    click.option(
+        "--max-new-tokens",
+        type=click.IntRange(min=1),
+        default=128,
+        show_default=True,
+        help=say("generate.max_new_tokens"),
+    ),
+    click.option("--temperature", type=float, default=0.8, show_default=True, help=say("generate.temperature")),
+    click.option("--top-p", type=float, default=0.95, show_default=True, help=say("generate.top_p")),
+    click.option("--top-k", type=int, default=0, show_default=True, help=say("generate.top_k")),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help=say("generate.seed")),
+    click.option("--checkpoint", default="best", show_default=True, help=say("generate.checkpoint")),
     click.option("--device", help=say("generate.device")),
 )
 

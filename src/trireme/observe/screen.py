@@ -62,6 +62,10 @@ class Screen:
         for line in lines:
             self.write(line.text, tone=line.tone)
 
+    def write_styled(self, text: str) -> None:
+        """Write text that carries its own terminal colours; without a terminal it must carry none."""
+        self._guard(self._write_styled, text)
+
     def show_live(self, *lines: str) -> None:
         """Draw the live lines anew; nothing where there is no terminal."""
         if self.has_live:
@@ -90,6 +94,14 @@ class Screen:
         else:
             self._stream.write(line + "\n")
             self._stream.flush()
+
+    def _write_styled(self, text: str) -> None:
+        if self._rich is not None:
+            from rich.text import Text
+
+            self._rich.print(Text.from_ansi(text), soft_wrap=True)
+        else:
+            self._write_line(text.encode(self._encoding, "replace").decode(self._encoding), "plain")
 
     def _draw(self, lines: list[str]) -> None:
         from rich.console import Group
