@@ -60,6 +60,8 @@ class PackCounts:
     dropped_tokens: int = 0
     prompt_pieces: int = 0
     prompt_pieces_tokens: int = 0
+    without_target: int = 0
+    """Documents of which no kept piece has a token to learn, however that came about; dropped ones apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +209,10 @@ def _cut(
     pieces = _Pieces(documents=owners, starts=starts, lengths=piece_lengths, targets=targets)
     empty = targets == 0
     lost = int(piece_lengths[empty].sum())
-    counts = replace(counts, prompt_pieces=int(empty.sum()), prompt_pieces_tokens=lost)
-    return pieces.where(~empty), counts
+    kept = pieces.where(~empty)
+    without = counts.num_documents - counts.dropped - len(np.unique(kept.documents))
+    counts = replace(counts, prompt_pieces=int(empty.sum()), prompt_pieces_tokens=lost, without_target=without)
+    return kept, counts
 
 
 def ragged_arange(counts: np.ndarray) -> np.ndarray:

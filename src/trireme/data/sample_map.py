@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trireme.data.batch import NOT_LEARNED
-from trireme.data.function import load_function
 from trireme.data.gather import FIELDS
+from trireme.data.mapping import load_map
 from trireme.data.permute import derive_key
 from trireme.errors import DataError
 
@@ -41,10 +41,12 @@ class SampleMap:
     """
 
     def __init__(self, name: str, *, seed: int, vocab_size: int) -> None:
+        found = load_map(name)
         self.name = name
+        self.fingerprint = found.fingerprint
         self._seed = seed
         self._vocab_size = vocab_size
-        self._function = load_function(name, setting="data.sample_map")
+        self._function: Callable[..., Any] = found.function
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name, so that a worker imports the function itself."""
@@ -53,12 +55,19 @@ class SampleMap:
     def apply(self, block: np.ndarray, *, ids: np.ndarray, epochs: np.ndarray) -> None:
         """Replace each row of a block by what the function makes of it. Shapes: block [4, B, T], ids [B]."""
         for row, (sample_id, epoch) in enumerate(zip(ids.tolist(), epochs.tolist(), strict=True)):
-            sample = {name: block[field, row].copy() for field, name in enumerate(FIELDS)}
             key = derive_key(self._seed, _MAP_KEY, epoch, sample_id)
-            with seeded(key):
-                returned = self._call(sample, key=key, sample_id=sample_id)
+            returned = self._call_seeded(block[:, row], key=key, sample_id=sample_id)
             for field, name in enumerate(FIELDS):
                 block[field, row] = self._checked(returned, name, shape=block[field, row].shape, sample_id=sample_id)
+
+    def _call_seeded(self, arrays: np.ndarray, *, key: int, sample_id: int) -> Mapping[str, Any]:
+        has_torch = "torch" in sys.modules
+        with seeded(key):
+            returned = self._call(_sample_of(arrays), key=key, sample_id=sample_id)
+        if has_torch or "torch" not in sys.modules:
+            return returned
+        with seeded(key):  # this very call loaded torch, whose generator could not be seeded before it
+            return self._call(_sample_of(arrays), key=key, sample_id=sample_id)
 
     def _call(self, sample: Sample, *, key: int, sample_id: int) -> Mapping[str, Any]:
         try:
@@ -88,6 +97,10 @@ class SampleMap:
 
     def _refused(self, sample_id: int, reason: str, **values: object) -> DataError:
         return DataError(f"sample.{reason}", function=self.name, sample=sample_id, **values)
+
+
+def _sample_of(arrays: np.ndarray) -> Sample:
+    return {name: arrays[field].copy() for field, name in enumerate(FIELDS)}
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ class Reading:
     def num_rows(self) -> int:
         """Samples a step on this rank."""
         mine = share_of_rank(self.global_batch_seqs, dp_rank=self.dp_rank, dp_degree=self.dp_degree)
-        return mine.stop - mine.start
+        return int(mine.stop - mine.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

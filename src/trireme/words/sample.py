@@ -5,11 +5,40 @@ from __future__ import annotations
 from trireme.words.catalogue import Text
 
 TEXTS: dict[str, Text] = {
+    # what must hold before step 1
+    "no_sources": Text(
+        en="data.sources is empty: there is nothing to train on. Name a file, a folder or a corpus that ships, e.g. "
+        "data.sources=corpus:songci.",
+        zh="data.sources 为空，没有可训练的数据。请写一个文件、目录，或自带语料，例如 data.sources=corpus:songci。",
+    ),
+    "no_documents": Text(
+        en="{source} gives no document: {records} records read, left out: {reasons}.",
+        zh="{source} 没有给出任何文档：读到 {records} 条记录，未采用：{reasons}。",
+    ),
+    "nothing_to_train": Text(
+        en="No sample with a token to learn is left of {documents} documents; see data.prompt_field, "
+        "data.long_documents and data.eval_fraction.",
+        zh="{documents} 篇文档中没有剩下任何含可学习 token 的样本；请检查 prompt_field、data.long_documents 和 "
+        "data.eval_fraction。",
+    ),
+    "empty_targets": Text(
+        en="{count} of {documents} documents have no token to learn, more than data.max_empty_target_ratio {limit} "
+        "allows. The first: {source}, document {number} ({prompt_tokens} of its {tokens} tokens are prompt): {text}",
+        zh="{documents} 篇文档中有 {count} 篇没有可学习的 token，超过 data.max_empty_target_ratio 允许的 {limit}。"
+        "首篇：{source} 第 {number} 篇（{tokens} 个 token 中有 {prompt_tokens} 个是提示）：{text}",
+    ),
+    "nothing_to_hold_out": Text(
+        en="Nothing is held out for evaluation though data.eval_fraction is {fraction}: there is only one text. "
+        "txt_document: paragraph or line makes several of a file; data.eval_sources names other files.",
+        zh="data.eval_fraction 为 {fraction}，但只有一篇文本，无法留出评估数据。可用 txt_document: paragraph 或 line "
+        "把一个文件分成多篇，或用 data.eval_sources 指定其他文件。",
+    ),
     # mixing
     "weights_partly_given": Text(
         en="Some sources have a weight, but source {missing} has none. Give every source a weight, or none "
         "(then each sample is seen equally often).",
-        zh="有的数据源给了 weight，第 {missing} 个没有。请给每个数据源都写上 weight，或一个都不写（不写时每个样本出现次数相同）。",
+        zh="有的数据源给了 weight，第 {missing} 个没有。请给每个数据源都写上 weight，"
+        "或一个都不写（不写时每个样本出现次数相同）。",
     ),
     "weighted_source_is_empty": Text(
         en="Source {index} has a weight but no sample to train on. Remove it, or see the data report for what "
@@ -23,26 +52,10 @@ TEXTS: dict[str, Text] = {
     # packing
     "long_document": Text(
         en="{source}: document {number} has {tokens} tokens, more than seq_len {seq_len} can predict "
-        "({count} such documents), and data.long_documents is stop. Use split, truncate or drop, or raise data.seq_len.",
+        "({count} such documents), and data.long_documents is stop. Use split, truncate or drop, or raise "
+        "data.seq_len.",
         zh="{source}：第 {number} 篇文档有 {tokens} 个 token，超过 seq_len {seq_len}（共 {count} 篇），而 "
         "data.long_documents 设为 stop。请改用 split、truncate 或 drop，或调大 data.seq_len。",
-    ),
-    # functions
-    "function_malformed": Text(
-        en="{setting}: {name} is not package.module:function.",
-        zh="{setting}：{name} 不是 package.module:function 的写法。",
-    ),
-    "module_missing": Text(
-        en="{setting}: {name}: there is no module {module}, neither installed nor in {folder}.",
-        zh="{setting}：{name}：找不到模块 {module}，既未安装，也不在 {folder} 中。",
-    ),
-    "function_missing": Text(
-        en="{setting}: {name}: module {module} has no such function; it has: {offered}.",
-        zh="{setting}：{name}：模块 {module} 里没有这个函数；现有：{offered}。",
-    ),
-    "function_not_callable": Text(
-        en="{setting}: {name} is a {kind}, not a function.",
-        zh="{setting}：{name} 是 {kind}，不是函数。",
     ),
     # sample_map
     "map_not_a_dict": Text(
@@ -64,7 +77,8 @@ TEXTS: dict[str, Text] = {
     "map_other_token": Text(
         en="sample_map {function} returned {got} in {name} of sample {sample}; the vocabulary ends at {vocab_size}, "
         "and -100 in labels means not learned.",
-        zh="sample_map {function} 在样本 {sample} 的 {name} 中返回了 {got}；词表大小为 {vocab_size}，labels 中 -100 表示不学习。",
+        zh="sample_map {function} 在样本 {sample} 的 {name} 中返回了 {got}；词表大小为 {vocab_size}，"
+        "labels 中 -100 表示不学习。",
     ),
     # state
     "unknown_state": Text(
@@ -74,7 +88,8 @@ TEXTS: dict[str, Text] = {
     "data_changed": Text(
         en="The data is not what it was at step {step}, so samples would be repeated or missed: {changes}. Restore "
         "it, or start a new run with model.init_from.",
-        zh="数据与第 {step} 步时不同，继续训练会重复或漏掉样本：{changes}。请恢复原数据，或用 model.init_from 另起一次训练。",
+        zh="数据与第 {step} 步时不同，继续训练会重复或漏掉样本：{changes}。"
+        "请恢复原数据，或用 model.init_from 另起一次训练。",
     ),
     "changed_value": Text(en="{name} was {before}, is {now}", zh="{name} 原为 {before}，现为 {now}"),
     "changed_tokenizer": Text(
