@@ -11,7 +11,7 @@ from typing import Literal
 
 from trireme.graph.block import Block
 from trireme.graph.op import AttentionShape, Matmul, Op, OpKind, Param
-from trireme.graph.tensor import Rows, Saved, Tensor, float32_copy
+from trireme.graph.tensor import Kind, Rows, Saved, Tensor, float32_copy
 
 NormFlavour = Literal["plain", "float32", "offset", "t5", "bare"]
 _SDPA_OR_FLASH: tuple[Literal["sdpa"], Literal["flash"]] = ("sdpa", "flash")
@@ -128,11 +128,19 @@ class Tape:
         self._add(name, "elementwise", (x,), output, saves=(Saved(tensor=output),))
         return output
 
-    def rotary(self, name: str, x: Tensor, *, width: int, float32: bool = False, tables: str = "rotary") -> Tensor:
-        """Rotary positions: keeps the cosine and sine tables, which all layers share."""
-        table = Tensor(
-            name=tables, width=2 * width, rows="positions", kind="float32" if float32 else "compute", shared=True
-        )
+    def rotary(
+        self,
+        name: str,
+        x: Tensor,
+        *,
+        width: int,
+        float32: bool = False,
+        tables: str = "rotary",
+        shared: bool = True,
+    ) -> Tensor:
+        """Rotary positions: keeps the cosine and sine tables, which all layers share unless each expands its own."""
+        kind: Kind = "float32" if float32 else "compute"
+        table = Tensor(name=tables, width=2 * width, rows="positions", kind=kind, shared=shared)
         output = Tensor(name=f"{name}.rotated", width=x.width, rows=x.rows)
         self._add(name, "elementwise", (x,), output, saves=(Saved(tensor=table),))
         return output
@@ -176,18 +184,28 @@ class Tape:
         sinks: bool = False,
         dropout: float = 0.0,
         copies_output: bool = False,
+        learned_bias: bool = False,
     ) -> Tensor:
         """Scores, softmax and weighted sum.
 
         ``upcast``: eager softmax runs in float32. ``copies_output``: queries are laid out head by head (they come
         from a concatenation), so the flash kernel's output is too, and merging heads copies it.
+        ``learned_bias``: a bias that needs a gradient is added to the scores (or, across, handed on as zeros);
+        torch's sdpa then computes plainly in float32.
         """
         output = Tensor(name=f"{name}.merged", width=shape.heads * shape.v_width)
         raw = Tensor(name=f"{name}.heads", width=output.width) if copies_output else output
         scores = _eager_saves(name, shape, upcast=upcast, softcap=softcap, sinks=sinks, dropout=dropout)
         lse = Tensor(name=f"{name}.lse", width=shape.heads, kind="float32")
-        kernel = tuple(Saved(tensor=t, attention=_SDPA_OR_FLASH) for t in (q, raw, lse))
-        saves = (*scores, *kernel, *_key_value_saves(name, k, v, shape))
+        if learned_bias and not shape.cross:
+            kernel = tuple(Saved(tensor=t, attention=("flash",)) for t in (q, k, v, raw, lse))
+            saves = (*scores, *kernel, *_plain_sdpa_saves(name, shape))
+        else:
+            kernel = tuple(Saved(tensor=t, attention=_SDPA_OR_FLASH) for t in (q, raw, lse))
+            saves = (*scores, *kernel, *_key_value_saves(name, k, v, shape))
+        if learned_bias and shape.cross:
+            zeros = Tensor(name="cross_bias", width=shape.heads, rows="memory_position_pairs", shared=True)
+            saves = (*saves, Saved(tensor=zeros, attention=("sdpa",)))
         self._add(name, "attention", (q, k, v), output, saves=saves, attention=shape)
         return output
 
@@ -241,6 +259,16 @@ def _eager_saves(
         kept.append(Tensor(name=f"{name}.dropout_mask", width=shape.heads, rows=pairs, kind="dropout_mask"))
         kept.append(Tensor(name=f"{name}.dropped", width=shape.heads, rows=pairs))
     return tuple(Saved(tensor=tensor, attention=("eager",)) for tensor in kept)
+
+
+def _plain_sdpa_saves(name: str, shape: AttentionShape) -> tuple[Saved, ...]:
+    """What torch's sdpa keeps where no fused kernel takes the bias: float32 q, k, v and score matrix."""
+    widths = {"q": shape.qk_width, "k": shape.qk_width, "v": shape.v_width}
+    kept = [
+        Tensor(name=f"{name}.{part}@plain", width=shape.heads * width, kind="float32") for part, width in widths.items()
+    ]
+    kept.append(Tensor(name=f"{name}.probs@plain", width=shape.heads, rows="pairs", kind="float32"))
+    return tuple(Saved(tensor=tensor, attention=("sdpa",)) for tensor in kept)
 
 
 def _key_value_saves(name: str, k: Tensor, v: Tensor, shape: AttentionShape) -> tuple[Saved, ...]:

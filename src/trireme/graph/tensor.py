@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Rows = Literal["tokens", "memory", "pairs", "memory_pairs", "mask", "position_pairs", "positions", "seqs", "once"]
+Rows = Literal[
+    "tokens",
+    "memory",
+    "pairs",
+    "memory_pairs",
+    "mask",
+    "positions",
+    "position_pairs",
+    "memory_position_pairs",
+    "seqs",
+    "once",
+]
 Kind = Literal["compute", "float32", "int64", "int32", "bool", "dropout_mask"]
 AttentionKernel = Literal["eager", "sdpa", "flash"]
 
@@ -102,6 +113,8 @@ def count_rows(rows: Rows, load: Load) -> int:
             return load.seq_len**2
         case "positions":
             return load.seq_len
+        case "memory_position_pairs":
+            return load.seq_len * load.memory_len
         case "seqs":
             return load.seqs
         case "once":

@@ -5,6 +5,8 @@ Source: modeling files of transformers 5.24, models gemma, gemma2, gemma3.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trireme.graph.families.decoder import TrunkNames, decoder_graph, rms
 from trireme.graph.families.rope import (
     AttentionStyle,
@@ -27,7 +29,13 @@ _SANDWICH = NormNames(
 
 
 def _graph(
-    s: Settings, style: LayerStyle, kinds: tuple[str, ...], architecture: str, *, omitted: tuple[str, ...] = ()
+    s: Settings,
+    style: LayerStyle,
+    kinds: tuple[str, ...],
+    architecture: str,
+    *,
+    omitted: tuple[str, ...] = (),
+    local_tables: bool = False,
 ) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
     function = s.text("hidden_activation") or s.text("hidden_act", "gelu_pytorch_tanh")
@@ -36,7 +44,7 @@ def _graph(
         kind: rope_layer(
             width,
             read_attention(s, head_width=256, window=window if kind == _SLIDING else None),
-            style,
+            _with_tables(style, kind) if local_tables else style,
             lambda tape, x: gated_mlp(tape, x, ffn, function=function),
             kind="dense",
         )
@@ -66,6 +74,11 @@ def _attention(s: Settings, *, softcap: bool = False, qk_norm: str = "") -> Atte
         qk_norm_flavour="offset",
         dropout=s.ratio("attention_dropout", 0.0),
     )
+
+
+def _with_tables(style: LayerStyle, kind: str) -> LayerStyle:
+    """Layers with and without a window rotate with bases of their own."""
+    return replace(style, attention=replace(style.attention, rotary_tables=f"rotary.{kind}"))
 
 
 def build_gemma(s: Settings) -> ModelGraph:
@@ -105,4 +118,4 @@ def _gemma3(s: Settings, *, omitted: tuple[str, ...]) -> ModelGraph:
         _SLIDING if (index + 1) % every else _FULL for index in range(num_layers)
     )
     style = LayerStyle(attention=_attention(s, qk_norm="head"), norms=_SANDWICH, norm=rms("offset"))
-    return _graph(s, style, kinds, "Gemma3ForCausalLM", omitted=omitted)
+    return _graph(s, style, kinds, "Gemma3ForCausalLM", omitted=omitted, local_tables=True)

@@ -33,12 +33,13 @@ def build_glm4(s: Settings) -> ModelGraph:
     return _dense(s, _SANDWICH, "Glm4ForCausalLM")
 
 
-def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: int) -> AttentionStyle:
+def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: int, own_tables: bool) -> AttentionStyle:
     width = s.maybe_count("head_dim") or head_width
     return AttentionStyle(
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
         concatenates=True,
+        rotary_shared=not own_tables,
         rotary_width=int(width * s.rope("partial_rotary_factor", 0.5)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
@@ -47,7 +48,7 @@ def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: in
 def _dense(s: Settings, norms: NormNames, architecture: str) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
     function = s.text("hidden_act", "silu")
-    attention = _attention(s, qkv_bias=s.flag("attention_bias", True), head_width=128)
+    attention = _attention(s, qkv_bias=s.flag("attention_bias", True), head_width=128, own_tables=True)
     block = rope_layer(
         width,
         read_attention(s, head_width=128),
@@ -75,6 +76,7 @@ def build_glm4_moe(s: Settings) -> ModelGraph:
         qkv_bias=s.flag("attention_bias", False),
         qk_norm="head" if s.flag("use_qk_norm", False) else "",
         head_width=shape.qk_width,
+        own_tables=False,
     )
     style = LayerStyle(attention=attention)
     router = RouterStyle(float32=True, num_groups=s.count("n_group", 1), groups_kept=s.count("topk_group", 1))

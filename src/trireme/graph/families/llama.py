@@ -6,7 +6,7 @@ Source: modeling files of transformers 5.24, models llama, mistral, qwen2, qwen3
 from __future__ import annotations
 
 from trireme.graph.block import Block
-from trireme.graph.families.decoder import TrunkNames, decoder_graph, rms
+from trireme.graph.families.decoder import Norm, TrunkNames, decoder_graph, rms
 from trireme.graph.families.rope import (
     AttentionStyle,
     LayerStyle,
@@ -39,14 +39,16 @@ def _dense(
     )
 
 
-def _graph(s: Settings, blocks: list[Block], architecture: str, *, tied: bool = False) -> ModelGraph:
+def _graph(
+    s: Settings, blocks: list[Block], architecture: str, *, tied: bool = False, norm: Norm | None = None
+) -> ModelGraph:
     return decoder_graph(
         s,
         blocks,
         default_architecture=architecture,
         names=TrunkNames(),
         width=s.count("hidden_size"),
-        norm=rms(),
+        norm=norm or rms(),
         max_seq_len=s.count("max_position_embeddings", 2048),
         tied_by_default=tied,
     )
@@ -113,6 +115,7 @@ def build_olmo2(s: Settings) -> ModelGraph:
             out_bias=bias,
             qk_norm="whole",
             qk_norm_flavour="float32",
+            rotary_float32=True,
             dropout=s.ratio("attention_dropout", 0.0),
         ),
         norms=NormNames(
@@ -123,12 +126,12 @@ def build_olmo2(s: Settings) -> ModelGraph:
         ),
         norm=rms("float32"),
     )
-    return _graph(s, repeat(_dense(s, style), s.count("num_hidden_layers")), "Olmo2ForCausalLM")
+    return _graph(s, repeat(_dense(s, style), s.count("num_hidden_layers")), "Olmo2ForCausalLM", norm=rms("float32"))
 
 
 def build_ernie(s: Settings) -> ModelGraph:
     """ERNIE 4.5 dense: rotary positions in float32, tied head, one switch for every bias."""
     bias = s.flag("use_bias", False)
-    attention = AttentionStyle(qkv_bias=bias, out_bias=bias, rotary_float32=True)
+    attention = AttentionStyle(qkv_bias=bias, out_bias=bias, rotary_float32=True, rotary_shared=False)
     block = _dense(s, LayerStyle(attention=attention), mlp_bias=bias, head_width=128)
     return _graph(s, repeat(block, s.count("num_hidden_layers")), "Ernie4_5ForCausalLM", tied=True)

@@ -72,6 +72,8 @@ def _layer(s: Settings, *, rotated: bool, sparse: bool) -> Block:
         qkv_bias=bias,
         out_bias=bias,
         rotary=rotated,
+        rotary_float32=True,
+        upcast=False,
         qk_norm="bare" if s.flag("use_qk_norm", True) and rotated else "",
         dropout=s.ratio("attention_dropout", 0.0),
     )

@@ -128,7 +128,7 @@ def build_ernie_moe(s: Settings) -> ModelGraph:
     """ERNIE 4.5 MoE (text): shared experts, a correction bias per expert that is a parameter."""
     width, ffn, experts = s.count("hidden_size"), s.count("intermediate_size"), s.count("moe_num_experts", 64)
     bias, expert = s.flag("use_bias", False), s.count("moe_intermediate_size")
-    style = LayerStyle(attention=AttentionStyle(qkv_bias=bias, out_bias=bias, rotary_float32=True))
+    style = LayerStyle(attention=AttentionStyle(qkv_bias=bias, out_bias=bias, rotary_float32=True, rotary_shared=False))
     correction = Param(name="moe_statics.e_score_correction_bias", shape=(1, experts))
     feed = moe_feed(
         experts=experts,

@@ -30,7 +30,9 @@ class AttentionStyle:
     """How a family writes its attention.
 
     ``qk_norm``: ``head`` normalises each head of q and k, ``whole`` all heads together, ``bare`` each head
-    without a weight, ``layer`` each head by LayerNorm. ``rotary_width`` below the head's width (or ``concatenates``) lays queries out head by head.
+    without a weight, ``layer`` each head by LayerNorm. ``concatenates``: rotated and other parts of q are joined
+    by a concatenation, which lays them out head by head.
+    ``rotary_shared`` is false where every layer expands cosines and sines for itself.
     """
 
     path: str = "self_attn"
@@ -43,6 +45,8 @@ class AttentionStyle:
     rotary: bool = True
     rotary_width: int = 0
     rotary_float32: bool = False
+    rotary_tables: str = "rotary"
+    rotary_shared: bool = True
     concatenates: bool = False
     softcap: bool = False
     sinks: bool = False
@@ -98,9 +102,8 @@ def rope_attention(tape: Tape, x: Tensor, shape: AttentionShape, style: Attentio
         q = tape.layer_norm(f"{path}.q_layernorm", q, size=shape.qk_width)
         k = tape.layer_norm(f"{path}.k_layernorm", k, size=shape.qk_width)
     if style.rotary:
-        width = style.rotary_width or shape.qk_width
-        q = tape.rotary(f"{path}.q", q, width=width, float32=style.rotary_float32)
-        k = tape.rotary(f"{path}.k", k, width=width, float32=style.rotary_float32)
+        q = _rotate(tape, f"{path}.q", q, shape, style)
+        k = _rotate(tape, f"{path}.k", k, shape, style)
     if style.qk_norm == "bare":
         q = tape.rms_norm(f"{path}.qk_norm.q", q, size=shape.qk_width, flavour="bare")
         k = tape.rms_norm(f"{path}.qk_norm.k", k, size=shape.qk_width, flavour="bare")
@@ -117,6 +120,17 @@ def rope_attention(tape: Tape, x: Tensor, shape: AttentionShape, style: Attentio
         copies_output=style.concatenates,
     )
     return tape.linear(f"{path}.{style.out_name}", merged, x.width, bias=style.out_bias)
+
+
+def _rotate(tape: Tape, name: str, x: Tensor, shape: AttentionShape, style: AttentionStyle) -> Tensor:
+    return tape.rotary(
+        name,
+        x,
+        width=style.rotary_width or shape.qk_width,
+        float32=style.rotary_float32,
+        tables=style.rotary_tables,
+        shared=style.rotary_shared,
+    )
 
 
 def gated_mlp(

@@ -103,7 +103,7 @@ def _attention(
         cross=cross,
         cache_width=2 * inner if causal or cross else 0,
     )
-    merged = tape.attention(name, q, k, v, shape, upcast=False, dropout=dropout)
+    merged = tape.attention(name, q, k, v, shape, upcast=False, dropout=dropout, learned_bias=True)
     branch = tape.dropout(f"{path}.dropout", tape.linear(f"{name}.o", merged, x.width), ratio=dropout)
     return tape.add_residual(f"{path}.residual", x, branch)
 
