@@ -1,4 +1,12 @@
-"""What a model is and costs, known from its numbers alone (no torch)."""
+"""What a model is and costs, known from its numbers alone (no torch).
+
+The graph of public families loads on first use: who asks only for a reference decoder doesn't pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from trireme.graph.decoder import (
     DecoderShape,
@@ -18,20 +26,95 @@ from trireme.graph.resolve import (
     resolve_shape,
 )
 
+if TYPE_CHECKING:
+    from trireme.graph.block import Block, BlockParam, SavedTensor
+    from trireme.graph.cost import (
+        ModelFlops,
+        ModelParams,
+        count_model_flops,
+        count_model_params,
+        estimate_cache_bytes,
+        estimate_saved_bytes,
+    )
+    from trireme.graph.family import FAMILIES, read_config
+    from trireme.graph.model import Batch, LayerRun, ModelGraph, ModelParam, Section, Stack, Tie
+    from trireme.graph.name import find_graph, find_model, model_names, model_source
+    from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
+    from trireme.graph.tensor import Kernels, Load, Saved, Tensor
+
+_LAZY = {
+    "block": ("Block", "BlockParam", "SavedTensor"),
+    "cost": (
+        "ModelFlops",
+        "ModelParams",
+        "count_model_flops",
+        "count_model_params",
+        "estimate_cache_bytes",
+        "estimate_saved_bytes",
+    ),
+    "family": ("FAMILIES", "read_config"),
+    "model": ("Batch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
+    "name": ("find_graph", "find_model", "model_names", "model_source"),
+    "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
+    "tensor": ("Kernels", "Load", "Saved", "Tensor"),
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
 __all__ = [
     "ALIASES",
+    "FAMILIES",
     "FOLLOWS_DATA",
     "PRESETS",
+    "AttentionCount",
+    "AttentionShape",
+    "Batch",
+    "Block",
+    "BlockParam",
     "DecoderShape",
+    "ExpertShape",
     "FlopCount",
+    "Kernels",
+    "LayerRun",
+    "Load",
+    "Matmul",
+    "ModelFlops",
+    "ModelGraph",
+    "ModelParam",
+    "ModelParams",
+    "Op",
+    "Param",
     "ParamCounts",
+    "Saved",
+    "SavedTensor",
+    "Section",
+    "Stack",
+    "Tensor",
+    "Tie",
     "check_model_section",
     "check_seq_len",
     "check_shape",
     "check_vocab_size",
     "count_matmul_params",
+    "count_model_flops",
+    "count_model_params",
     "count_params",
+    "estimate_cache_bytes",
+    "estimate_saved_bytes",
+    "find_graph",
+    "find_model",
     "find_preset",
     "flops_per_token",
+    "model_names",
+    "model_source",
+    "read_config",
     "resolve_shape",
 ]

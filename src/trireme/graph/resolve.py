@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trireme.config import ModelSection
 from trireme.errors import ModelError
 from trireme.graph.decoder import DecoderShape
 from trireme.graph.preset import ALIASES, FOLLOWS_DATA, PRESETS
 from trireme.words import say
+
+if TYPE_CHECKING:  # the schema library alone would cost a planner ten times what this room does
+    from trireme.config import ModelSection
 
 VOCAB_MULTIPLE = 64
 """A vocabulary left to default is rounded up to this, for matrix sizes that every device likes."""
