@@ -265,7 +265,9 @@ def _check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _make_root(root: Path) -> None:
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        if not root.is_dir():
+            root.mkdir(parents=True)
+            sync_folder(root.parent)
     except OSError as error:
         raise CheckpointError("checkpoint.unwritable", path=root, reason=error.strerror) from error
 

@@ -26,18 +26,14 @@ def measure_matmul_flops_per_s(device: torch.device, dtype: torch.dtype, *, limi
     """
     deadline_s = time.perf_counter() + limit_s
     best = 0.0
-    while time.perf_counter() < deadline_s:
+    while True:
         for width in _WIDTHS:
             foreseen_s = 2 * width**3 / best if best else 0.0
-            late = best and time.perf_counter() + foreseen_s > deadline_s
-            if late or foreseen_s > _LONGEST_RATIO * limit_s:
+            if foreseen_s > _LONGEST_RATIO * limit_s:
                 break
+            if best and time.perf_counter() + foreseen_s > deadline_s:
+                return best
             best = max(best, _rate(device, dtype, width, share_s=_SHARE_RATIO * limit_s))
-        else:
-            continue
-        if time.perf_counter() + 2 * _WIDTHS[0] ** 3 / best > deadline_s:
-            break
-    return best
 
 
 def _rate(device: torch.device, dtype: torch.dtype, width: int, *, share_s: float) -> float:
