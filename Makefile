@@ -37,7 +37,9 @@ $(VENV)/.python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c "$(NEW_ENOUGH)" || { \
 	  echo "Trireme needs Python 3.11 or newer; '$(or $(PYTHON),python3)' is not. Name one: make PYTHON=/path/to/python3.11 ..." >&2; \
 	  echo "需要 Python 3.11 或更高版本；请指定：make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { \
+	  echo "This Python can't make environments; on Debian and Ubuntu: apt install python3-venv" >&2; \
+	  echo "该 Python 无法创建虚拟环境；Debian/Ubuntu 请先执行：apt install python3-venv" >&2; exit 1; }
 	@touch $@
 
 # torch first and alone: it is by far the largest, and may come from an index of its own.
