@@ -11,7 +11,13 @@ from trireme.mesh.compute import (
 from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name
 from trireme.mesh.launch import LaunchEnvironment
 from trireme.mesh.local import RankError, run_on_ranks
-from trireme.mesh.memory import memory_in_use_bytes, peak_memory_bytes, reset_peak_memory
+from trireme.mesh.memory import (
+    measures_whole_process,
+    memory_in_use_bytes,
+    peak_memory_bytes,
+    program_memory_bytes,
+    reset_peak_memory,
+)
 from trireme.mesh.number_format import FormatSupport, check_format, format_support
 from trireme.mesh.probe import measure_matmul_flops_per_s, synchronize
 from trireme.mesh.random_state import rng_states, seed_everywhere, set_rng_states
@@ -30,8 +36,10 @@ __all__ = [
     "format_support",
     "has_fused_optimizer",
     "measure_matmul_flops_per_s",
+    "measures_whole_process",
     "memory_in_use_bytes",
     "peak_memory_bytes",
+    "program_memory_bytes",
     "reset_peak_memory",
     "rng_states",
     "run_on_ranks",

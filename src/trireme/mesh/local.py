@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +22,7 @@ from typing import Any, TypeVar
 from trireme.mesh.rank_process import STACK_SIGNAL, RankReport, RankTask, enter_rank
 from trireme.words import say
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["trireme.mesh.preload"])
+_PRELOAD = ["trireme.mesh.preload"]
 
 _GRACE_S = 0.5
 """After one rank fails, how long the others may still report why they failed."""
@@ -75,10 +75,18 @@ def run_on_ranks(body: Callable[..., _T], num_ranks: int, *, timeout_s: float = 
     return [reports[rank].payload for rank in range(num_ranks)]
 
 
+def _processes() -> ForkServerContext:
+    # The server belongs to the whole program: it is told what to import only once ranks are wanted.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
+
+
 def _start(
     body: Callable[..., Any], rank: int, num_ranks: int, folder: Path, timeout_s: float, arguments: dict[str, Any]
 ) -> _Rank:
-    ours, theirs = _processes.Pipe(duplex=False)
+    processes = _processes()
+    ours, theirs = processes.Pipe(duplex=False)
     task = RankTask(
         module=body.__module__,
         qualname=body.__qualname__,
@@ -88,7 +96,7 @@ def _start(
         stack_path=folder / f"stack-{rank}",
         timeout_s=timeout_s,
     )
-    process = _processes.Process(target=enter_rank, args=(task, theirs, arguments), name=f"rank {rank}")
+    process = processes.Process(target=enter_rank, args=(task, theirs, arguments), name=f"rank {rank}")
     process.start()
     theirs.close()
     return _Rank(rank=rank, process=process, pipe=ours, stack_path=task.stack_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import sys
 from pathlib import Path
 
@@ -14,10 +13,20 @@ _RESET_PEAK = "5"
 """What Linux wants written to /proc/self/clear_refs to forget the peak resident size."""
 
 
+def measures_whole_process(device: torch.device) -> bool:
+    """Say whether the figures below are of the whole process, Python and libraries included, as on a CPU."""
+    return device.type == "cpu"
+
+
+def program_memory_bytes() -> int:
+    """Return the resident size of this process now."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def memory_in_use_bytes(device: torch.device) -> int:
     """Return the bytes of live tensors on an accelerator, the resident size of the process on a CPU."""
-    if device.type == "cpu":
-        return int(psutil.Process().memory_info().rss)
+    if measures_whole_process(device):
+        return program_memory_bytes()
     return int(torch.accelerator.memory_allocated(device))
 
 
@@ -44,5 +53,7 @@ def _peak_resident_bytes() -> int:
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
     if found:
         return int(found.group(1)) * 1024
+    import resource  # Unix only, and there only where the above is missing
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
