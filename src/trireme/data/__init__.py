@@ -7,6 +7,7 @@ from trireme.data.corpus import CORPORA, Corpus
 from trireme.data.document import Document, SourceCounts
 from trireme.data.example import Example, build_example
 from trireme.data.loader import Loader
+from trireme.data.order import share_of_rank
 from trireme.data.prepare import PreparedData, prepare_data
 from trireme.data.progress import Progress, Silent
 from trireme.data.reader import read_documents
@@ -55,6 +56,7 @@ __all__ = [
     "read_documents",
     "resolve_source",
     "resolve_tokenizer",
+    "share_of_rank",
     "summary_lines",
     "train_tokenizer",
     "train_tokenizer_on",

@@ -106,7 +106,7 @@ def prepare_data(
     evaluation = None
     if any(part.plan.num_rows for part in planned.evaluation):
         evaluation = build_stream(planned.evaluation, seed=_EVAL_SEED, tokenizer=tokenizer)
-    report = _report(train, planned, tokenizer=tokenizer, notes=notes)
+    report = _report(train, planned, data=data, tokenizer=tokenizer, notes=notes)
     return PreparedData(tokenizer=tokenizer, train=train, evaluation=evaluation, report=report)
 
 
@@ -204,11 +204,13 @@ def _note_rounding(stream: SampleStream, notes: _Notes) -> None:
         notes.keep(say("sample.weights_rounded", period=MAX_PERIOD, shares=shares))
 
 
-def _report(train: SampleStream, planned: _Planned, *, tokenizer: Tokenizer, notes: _Notes) -> DataReport:
+def _report(
+    train: SampleStream, planned: _Planned, *, data: DataSection, tokenizer: Tokenizer, notes: _Notes
+) -> DataReport:
     return DataReport(
         seq_len=train.seq_len,
         vocab_size=tokenizer.vocab_size,
-        tokenizer=tokenizer.origin,
+        tokenizer=tokenizer.origin if data.tokenizer else say("report.trained_here"),
         tokenizer_fingerprint=tokenizer.fingerprint,
         stream_fingerprint=train.fingerprint,
         sources=tuple(_report_source(part, stream=train) for part in planned.train),

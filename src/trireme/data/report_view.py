@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
-from trireme.data.example import Example, ExamplePiece
+from trireme.data.example import Example, ExampleSpan
 from trireme.data.report import DataReport, SourceReport
 from trireme.units import format_count
 from trireme.words import say
@@ -22,13 +25,14 @@ _RUN_COLUMNS = ("drawn", "epochs")
 
 def format_report(report: DataReport, *, color: bool = False, width: int = 100) -> str:
     """Return the report as text; ``color`` adds terminal colours, without it marks stand for them."""
-    parts: list[Any] = [_source_table(report), *summary_lines(report), _example_text(report.example, whole=False)]
+    parts: list[Any] = [_source_table(report), *summary_lines(report)]
+    parts.append(_example_text(report.example, whole=False, color=color))
     return _render(parts, color=color, width=width)
 
 
 def format_example(example: Example, *, color: bool = False, width: int = 100) -> str:
     """Return one sample whole, followed by a row a token: place, id, text, learned or not."""
-    return _render([_example_text(example, whole=True), _token_table(example)], color=color, width=width)
+    return _render([_example_text(example, whole=True, color=color), _token_table(example)], color=color, width=width)
 
 
 def summary_lines(report: DataReport) -> list[str]:
@@ -55,7 +59,8 @@ def _render(parts: list[Any], *, color: bool, width: int) -> str:
     )
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
-    return sink.getvalue().rstrip("\n")
+    lines = sink.getvalue().splitlines()
+    return "\n".join(line if color else line.rstrip() for line in lines)
 
 
 def _source_table(report: DataReport) -> Table:
@@ -64,7 +69,7 @@ def _source_table(report: DataReport) -> Table:
 
     with_run = report.num_steps is not None
     names = _COLUMNS + (_RUN_COLUMNS if with_run else ())
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in names:
         table.add_column(say(f"report.column_{name}"), justify="left" if name == "source" else "right")
     for source in report.sources:
@@ -145,13 +150,21 @@ def _losses_of(source: SourceReport) -> Iterator[str]:
             yield say(f"report.{name}", source=source.name, count=f"{count:,}", tokens=f"{tokens:,}")
 
 
-def _example_text(example: Example, *, whole: bool) -> Text:
+def _example_text(example: Example, *, whole: bool, color: bool) -> Text:
+    """Return the texts of a sample; colours tell what is learned, or marks where there are none."""
     from rich.text import Text
 
-    text = Text(say("report.example", sample=example.sample_id, source=example.source) + "\n")
+    title = "report.example_color" if color else "report.example"
+    text = Text(say(title, sample=example.sample_id, source=example.source) + "\n")
     shown = example.pieces if whole else example.pieces[:_MAX_PIECES]
     for piece in shown:
-        _append_piece(text, piece, room=None if whole else _MAX_CHARACTERS)
+        heading = say("report.piece", number=piece.number, tokens=len(piece.tokens))
+        text.append(heading + "\n", style=_BORDER_STYLE)
+        for span in _cut(piece.spans, room=sys.maxsize if whole else _MAX_CHARACTERS):
+            body = show_controls(span.text)
+            marked = body if color or not span.learned else f"⟦{body}⟧"
+            text.append(marked, style=_LEARNED_STYLE if span.learned else _READ_STYLE)
+        text.append("\n")
     if len(shown) < len(example.pieces):
         text.append(say("report.more_pieces", count=len(example.pieces) - len(shown)) + "\n", style=_BORDER_STYLE)
     if example.num_padding:
@@ -160,33 +173,36 @@ def _example_text(example: Example, *, whole: bool) -> Text:
     return text
 
 
-def _append_piece(text: Text, piece: ExamplePiece, *, room: int | None) -> None:
-    """Add one document: learned text between the marks, cut where the room ends."""
-    title = say("report.piece", number=piece.number, tokens=len(piece.tokens))
-    text.append(title + "\n", style=_BORDER_STYLE)
-    for span in piece.spans:
-        content = span.text if room is None else span.text[:room]
-        cut = "…" if len(content) < len(span.text) else ""
-        body = f"⟦{content}{cut}⟧" if span.learned else content + cut
-        text.append(body, style=_LEARNED_STYLE if span.learned else _READ_STYLE)
-        if room is not None:
-            room -= len(content)
-            if room <= 0:
-                break
-    text.append("\n")
+def _cut(spans: Iterable[ExampleSpan], *, room: int) -> Iterator[ExampleSpan]:
+    """Yield spans until ``room`` characters are used; the one that is cut says so."""
+    for span in spans:
+        if len(span.text) > room:
+            yield replace(span, text=span.text[:room] + "…")
+            return
+        yield span
+        room -= len(span.text)
+
+
+def show_controls(text: str) -> str:
+    """Return ``text`` with control characters spelled out: a document must not steer the terminal."""
+    return "".join(c if c in "\n\t" or category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _on_one_line(text: str) -> str:
+    return show_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _token_table(example: Example) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("document", "position", "token", "text", "learned"):
         table.add_column(say(f"report.column_{name}"), justify="left" if name == "text" else "right")
     for piece in example.pieces:
         for token in piece.tokens:
             style = _LEARNED_STYLE if token.learned else _READ_STYLE
             mark = say("report.yes") if token.learned else say("report.no")
-            cells = (str(piece.number), str(token.position), str(token.token_id), repr(token.text)[1:-1], mark)
+            cells = (str(piece.number), str(token.position), str(token.token_id), _on_one_line(token.text), mark)
             table.add_row(*cells, style=style)
     return table

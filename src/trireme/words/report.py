@@ -30,6 +30,7 @@ TEXTS: dict[str, Text] = {
         en="Tokenizer: {origin}, vocabulary {vocab_size}, {characters} characters a token.",
         zh="分词器：{origin}，词表 {vocab_size}，每个 token {characters} 个字符。",
     ),
+    "trained_here": Text(en="trained on the sources", zh="在数据源上训练"),
     "held_out": Text(
         en="Held out for evaluation: {documents} documents, {samples} samples, {tokens} learned tokens.",
         zh="留作评估：{documents} 篇文档，{samples} 个样本，{tokens} 个参与计算的 token。",
@@ -68,7 +69,11 @@ TEXTS: dict[str, Text] = {
         en="Sample {sample} of {source}; ⟦...⟧ is learned, the rest is only read:",
         zh="样本 {sample}（来自 {source}）；⟦…⟧ 内的部分参与学习，其余只读不学：",
     ),
+    "example_color": Text(
+        en="Sample {sample} of {source}; green is learned, yellow is only read:",
+        zh="样本 {sample}（来自 {source}）；绿色部分参与学习，黄色部分只读不学：",
+    ),
     "piece": Text(en="── document {number} ({tokens} tokens)", zh="── 文档 {number}（{tokens} token）"),
-    "more_pieces": Text(en="── {count} more documents", zh="── 另有 {count} 篇文档"),
+    "more_pieces": Text(en="── and {count} more", zh="── 另有 {count} 篇文档"),
     "padding": Text(en="── {count} positions of padding", zh="── 填充 {count} 个位置"),
 }
