@@ -139,6 +139,11 @@ def test_anchors_that_multiply_without_end_are_refused() -> None:
     assert "expands without end" in message("\n".join(lines))
 
 
+def test_values_nested_without_end_are_refused() -> None:
+    assert "nested more than" in message("a: " + "[" * 200 + "]" * 200)
+    assert "depth" in message("a: " + "[" * 20_000 + "]" * 20_000)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("ab:[]{}-#&*!|>'\"%@`\t\n ,?~0.e\x00\ufeff明")), max_size=40))
 def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:

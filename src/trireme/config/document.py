@@ -18,6 +18,7 @@ import yaml
 from trireme.errors import ConfigError
 
 _MAX_NODES = 100_000  # anchors can make a small file expand without bound
+_MAX_DEPTH = 64
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {
@@ -130,6 +131,8 @@ class _Builder:
         self._count += 1
         if id(node) in self._open or self._count > _MAX_NODES:
             raise ConfigError("config.endless_anchor", place=self._place(node))
+        if len(self._open) >= _MAX_DEPTH:
+            raise ConfigError("config.too_deep", place=self._place(node), depth=_MAX_DEPTH)
         self._open.add(id(node))
         try:
             return self._build(node)

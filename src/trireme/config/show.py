@@ -19,6 +19,14 @@ class _Dumper(yaml.SafeDumper):
     """Quotes a text that YAML 1.1 or 1.2 would take for something else: ``"off"``, ``"1e5"``."""
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Keep any text on one line: what has line breaks or control characters is written with escapes."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
 for _tag, _pattern in PLAIN_SCALARS.items():
     _Dumper.add_implicit_resolver(_tag, _pattern, None)
 

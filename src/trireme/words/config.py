@@ -38,6 +38,10 @@ TEXTS: dict[str, Text] = {
         en="{place}: an anchor contains itself or expands without end; write the values out.",
         zh="{place}：锚点引用了自身，或展开后没有尽头；请把值直接写出来。",
     ),
+    "too_deep": Text(
+        en="{place}: values are nested more than {depth} deep; settings never are.",
+        zh="{place}：值的嵌套超过 {depth} 层；配置不会这么深。",
+    ),
     "tag": Text(
         en="{place}: the tag {tag} has no meaning here; write a plain value.",
         zh="{place}：这里不支持标签 {tag}；请直接写值。",
