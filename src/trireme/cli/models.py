@@ -12,13 +12,13 @@ from trireme.graph import PRESETS, DecoderShape, count_params, find_preset, flop
 from trireme.units import format_count, format_flops
 from trireme.words import say
 
-_SEQ_LEN = 2048
+_SEQ_LEN_OPTION = click.option(
+    "--seq-len", type=click.IntRange(min=1), default=2048, show_default=True, help=say("model.help_seq_len")
+)
 
 
 @click.group("models", cls=VerbGroup, invoke_without_command=True, help=say("cli.verb_models"))
-@click.option(
-    "--seq-len", type=click.IntRange(min=1), default=_SEQ_LEN, show_default=True, help=say("model.help_seq_len")
-)
+@_SEQ_LEN_OPTION
 @click.pass_context
 def command(context: click.Context, *, seq_len: int) -> None:
     if context.invoked_subcommand is None:
@@ -28,9 +28,7 @@ def command(context: click.Context, *, seq_len: int) -> None:
 
 @command.command("show", help=say("model.help_show"))
 @click.argument("name")
-@click.option(
-    "--seq-len", type=click.IntRange(min=1), default=_SEQ_LEN, show_default=True, help=say("model.help_seq_len")
-)
+@_SEQ_LEN_OPTION
 def show(*, name: str, seq_len: int) -> None:
     for line in show_lines(name, seq_len=seq_len):
         print_line(line)

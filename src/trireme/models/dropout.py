@@ -46,7 +46,7 @@ class CountedDropout(nn.Module):
         first = self.clock.first_row * x_BTD[0].numel()
         index = torch.arange(first, first + x_BTD.numel(), device=x_BTD.device)
         kept = uniform_bits(index, key).ge_(round(self.p * 2**24)).view(x_BTD.shape)
-        return x_BTD * kept.to(x_BTD.dtype).div_(1.0 - self.p)
+        return (x_BTD * kept).div(1.0 - self.p)
 
 
 def set_dropout_clock(module: nn.Module, *, step: int, first_row: int = 0) -> None:

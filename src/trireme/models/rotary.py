@@ -42,13 +42,16 @@ class RotaryTable:
 
     def table(self, device: torch.device) -> Tensor:
         """Return ``[2, max_seq_len, K/2]`` in fp32 on ``device``; phases are float64 until the cosine is taken."""
-        if device not in self._by_device:
-            with torch.device("meta" if device.type == "meta" else "cpu"):
-                exponent = torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width
-                positions = torch.arange(self.max_seq_len, dtype=torch.float64)
-                phase = torch.outer(positions, self.theta**-exponent)
-                self._by_device[device] = torch.stack((phase.cos(), phase.sin())).float().to(device)
-        return self._by_device[device]
+        if device in self._by_device:
+            return self._by_device[device]
+        with torch.device("meta" if device.type == "meta" else "cpu"):
+            exponent = torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width
+            positions = torch.arange(self.max_seq_len, dtype=torch.float64)
+            phase = torch.outer(positions, self.theta**-exponent)
+            table = torch.stack((phase.cos(), phase.sin())).float().to(device)
+        if type(table) is Tensor:  # one that an export traces is no table
+            self._by_device[device] = table
+        return table
 
 
 def rotate(x_BTHK: Tensor, table: Tensor) -> Tensor:
