@@ -6,11 +6,11 @@ import time
 
 import torch
 
-import trireme.mesh  # noqa: F401  it says what the fork server imports beforehand
 from trireme.checkpoint import list_checkpoints, newest_checkpoint, open_checkpoint, prune_checkpoints, save_checkpoint
 
 _NUM_KILLS = 20
 _processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["trireme.mesh.preload"])
 
 
 def _save_for_ever(root, step, pipe):

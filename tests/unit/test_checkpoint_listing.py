@@ -176,9 +176,10 @@ def test_a_kill_between_two_renames_costs_nothing(tmp_path):
 
 
 def test_an_unfinished_folder_and_a_root_are_no_checkpoints(tmp_path):
-    _save(tmp_path, 3)
-    with pytest.raises(CheckpointError, match=r"such as .*step-3"):
+    for step in (9, 10):
+        _save(tmp_path, step)
+    with pytest.raises(CheckpointError, match=r"such as .*step-10"):
         open_checkpoint(tmp_path)
-    unfinished = (tmp_path / "step-3").rename(tmp_path / f"step-4.inprogress-{new_save_id()}")
+    unfinished = (tmp_path / "step-10").rename(tmp_path / f"step-11.inprogress-{new_save_id()}")
     with pytest.raises(CheckpointError, match="cut off"):
         open_checkpoint(unfinished)

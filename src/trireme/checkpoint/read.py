@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trireme.checkpoint.folder import step_folders
 from trireme.checkpoint.manifest import COPY_NAME, MANIFEST_NAME, parse_manifest
 from trireme.checkpoint.record import Manifest, Ranges, SliceRecord, TensorRecord
 from trireme.checkpoint.shard import bytes_of, check_shard, check_slice, read_slice
@@ -144,9 +145,9 @@ def _check_place(path: Path) -> None:
         raise CheckpointError("checkpoint.no_folder", path=path)
     if any(mark in path.name for mark in (".inprogress-", ".deleting-")):
         raise CheckpointError("checkpoint.unfinished", path=path)
-    steps = sorted(each.name for each in path.glob("step-*"))
-    if steps and not (path / MANIFEST_NAME).exists():
-        raise CheckpointError("checkpoint.is_root", path=path, example=steps[-1])
+    steps = [folder for folder in step_folders(path) if folder.is_checkpoint]
+    if steps:
+        raise CheckpointError("checkpoint.is_root", path=path, example=steps[-1].path.name)
 
 
 def _slices(manifest: Manifest) -> list[tuple[str, SliceRecord]]:

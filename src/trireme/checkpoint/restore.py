@@ -13,7 +13,9 @@ from trireme.words import say
 if TYPE_CHECKING:
     import torch
 
-_MODEL_PREFIX = "model/"
+MODEL_PREFIX = "model/"
+"""What the names of a model's weights begin with; no other tensor's name does."""
+
 _MAX_NAMES = 6
 """Names that one message lists of a kind; the rest are counted."""
 
@@ -45,7 +47,7 @@ def restore_tensors(checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor],
 
 def weights_only(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the names of the model's weights, without optimizer and the like."""
-    return tuple(name for name in checkpoint.names if name.startswith(_MODEL_PREFIX))
+    return tuple(name for name in checkpoint.names if name.startswith(MODEL_PREFIX))
 
 
 def check_resumable(checkpoint: Checkpoint) -> None:

@@ -266,7 +266,7 @@ def _check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
 def _make_root(root: Path) -> None:
     try:
         if not root.is_dir():
-            root.mkdir(parents=True)
+            root.mkdir(parents=True, exist_ok=True)
             sync_folder(root.parent)
     except OSError as error:
         raise CheckpointError("checkpoint.unwritable", path=root, reason=error.strerror) from error
