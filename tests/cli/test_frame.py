@@ -68,7 +68,8 @@ def test_help_speaks_the_language_that_is_asked_for(capsys: pytest.CaptureFixtur
     assert main(["--lang=en", "config", "show", "--help"]) == 0
     out = capsys.readouterr().out
     assert "Arguments:" in out
-    assert "key=value" in out
+    assert main(["--lang", "zh", "data", "ids", "--help"]) == 0
+    assert "[必需]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

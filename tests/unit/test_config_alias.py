@@ -110,6 +110,12 @@ def test_a_batch_said_twice_must_agree() -> None:
     assert "train.global_batch_seqs = 33" in said
     assert "gradient_accumulation_steps = 8" in said
     assert "micro_batch_size" in refusal(per_device_train_batch_size=4, micro_batch_size=5)
+    train = {"max_steps": 1, "microbatch_seqs": 5}
+    said = refusal(per_device_train_batch_size=4, gradient_accumulation_steps=8, train=train)
+    assert said == (
+        "Python: train.microbatch_seqs is given twice and differently: train.microbatch_seqs = 5 and "
+        "per_device_train_batch_size = 4; keep one."
+    )
     agreed = load(
         per_device_train_batch_size=4, gradient_accumulation_steps=8, train={"max_steps": 1, "global_batch_seqs": 32}
     )

@@ -222,7 +222,7 @@ def test_a_root_that_is_no_mapping_is_refused(write: Write) -> None:
 def test_messages_are_chinese_when_asked(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIREME_LANG", "zh")
     assert problems(write(COMPLETE), "trian.max_steps=5") == [
-        "命令行: 没有 trian.max_steps 这个键。是不是想写 train.max_steps？"
+        "命令行：没有 trian.max_steps 这个键。是不是想写 train.max_steps？"
     ]
 
 

@@ -111,7 +111,9 @@ def _write_parameters(command: click.Command, ctx: Context, formatter: HelpForma
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None:
-            (arguments if isinstance(parameter, click.Argument) else options).append(record)
+            names, about = record
+            row = names, about.replace("[required]", say("cli.required"))
+            (arguments if isinstance(parameter, click.Argument) else options).append(row)
     for title, rows in ((say("cli.arguments"), arguments), (say("cli.options"), options)):
         if rows:
             with formatter.section(title):

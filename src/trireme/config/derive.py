@@ -49,7 +49,7 @@ class Deriver:
         accumulation = values.get("gradient_accumulation_steps")
         dp_degree = self._degree("layout.dp_replicate") * self._degree("layout.dp_shard")
         micro = self._microbatch(per_device, words=words)
-        if micro is None and accumulation is not None:
+        if micro is None and per_device is None and accumulation is not None:
             micro = self._microbatch_from_global(words["gradient_accumulation_steps"], dp_degree=dp_degree)
         if micro is not None:
             self._global_batch(micro, accumulation=accumulation, dp_degree=dp_degree, words=words)

@@ -73,7 +73,8 @@ def read_document(path: Path) -> Node:
     except FileNotFoundError:
         raise _missing(path) from None
     except IsADirectoryError:
-        raise ConfigError("config.is_folder", path=path) from None
+        example = next(iter(sorted(path.glob("*.yaml"))), path / "run.yaml")
+        raise ConfigError("config.is_folder", path=path, example=example) from None
     except OSError as error:
         raise ConfigError("config.unreadable", path=path, reason=error.strerror or error) from None
     try:

@@ -24,7 +24,7 @@ class Problem:
     values: dict[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.origin.place}: {say('config.' + self.name, **self.values)}"
+        return say("config.problem", place=self.origin.place, said=say("config." + self.name, **self.values))
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:

@@ -17,6 +17,7 @@ TEXTS: dict[str, Text] = {
     "usage": Text(en="Usage: ", zh="用法："),
     "options": Text(en="Options", zh="选项"),
     "arguments": Text(en="Arguments", zh="参数"),
+    "required": Text(en="[required]", zh="[必需]"),
     "commands": Text(en="Commands", zh="命令"),
     "options_metavar": Text(en="[OPTIONS]", zh="[选项]"),
     "command_metavar": Text(en="COMMAND [ARGUMENTS]...", zh="命令 [参数]..."),

@@ -12,14 +12,15 @@ TEXTS: dict[str, Text] = {
     "from_file": Text(en="file", zh="文件"),
     "from_alias": Text(en="{place}, as {alias}", zh="{place}，写作 {alias}"),
     # files
+    "problem": Text(en="{place}: {said}", zh="{place}：{said}"),
     "problems": Text(en="{problems}", zh="{problems}"),
     "no_file": Text(en="{path} does not exist.", zh="找不到文件 {path}。"),
     "no_file_guess": Text(
         en="{path} does not exist. Did you mean {guess}?", zh="找不到文件 {path}。是不是想写 {guess}？"
     ),
     "is_folder": Text(
-        en="{path} is a folder; give a YAML file, e.g. {path}/run.yaml.",
-        zh="{path} 是一个目录；请给出 YAML 文件，例如 {path}/run.yaml。",
+        en="{path} is a folder; give a YAML file, e.g. {example}.",
+        zh="{path} 是一个目录；请给出 YAML 文件，例如 {example}。",
     ),
     "unreadable": Text(en="{path} can't be read: {reason}.", zh="无法读取 {path}：{reason}。"),
     "not_utf8": Text(
