@@ -223,7 +223,7 @@ def _unfinished(plan: BuildPlan, notes: dict[int, ShardNote], progress: Progress
     parts = scan_source(plan.resolved, source=plan.job.source, part_bytes=plan.block_bytes)
     for block in gather_blocks(parts, block_bytes=plan.block_bytes):
         note = read_note(plan.job.folder, block.number)
-        if note is None:
+        if note is None or note.block != block.fingerprint():
             yield block
         else:
             notes[block.number] = note

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import xxhash
 
-from trireme.config import DataSection
 from trireme.data.shard import disk_errors, hash_file, write_durably
 from trireme.data.store import file_stamp
 from trireme.errors import DataError
@@ -21,9 +20,9 @@ REMEMBERED_BYTES = 64 << 20
 the time of status change can't be set back by hand, so a rewritten file is noticed."""
 
 
-def cache_folder(data: DataSection) -> Path:
-    """Return the cache folder: ``data.cache_dir``, else ``$TRIREME_CACHE``, else ``~/.cache/trireme``."""
-    chosen = data.cache_dir or os.environ.get("TRIREME_CACHE") or Path("~/.cache/trireme")
+def cache_folder(cache_dir: str | Path | None = None) -> Path:
+    """Return the cache folder: the one asked for, else ``$TRIREME_CACHE``, else ``~/.cache/trireme``."""
+    chosen = cache_dir or os.environ.get("TRIREME_CACHE") or Path("~/.cache/trireme")
     return Path(chosen).expanduser().absolute()
 
 

@@ -60,7 +60,8 @@ def _batch(buffer: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.nd
     rank = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # 0 is a span's last piece
     begins = np.repeat(starts + lengths, counts) - (rank + 1) * _PIECE_BYTES
     joined = _join(_pieces(buffer, begins, np.repeat(starts, counts)), counts, rank)
-    return joined ^ _append_zeros(np.full(len(starts), _ONES, np.uint32), lengths) ^ np.uint32(_ONES)
+    start = _append_zeros(np.full(len(starts), _ONES, np.uint32), lengths)
+    return np.asarray(joined ^ start ^ np.uint32(_ONES))
 
 
 def _pieces(buffer: np.ndarray, begins: np.ndarray, lows: np.ndarray) -> np.ndarray:
@@ -81,9 +82,8 @@ def _join(crc: np.ndarray, counts: np.ndarray, rank: np.ndarray) -> np.ndarray:
         odd = rank % 2 == 1
         counts = (counts + 1) // 2
         bases = np.repeat(np.cumsum(counts) - counts, counts)
-        owner = np.flatnonzero(odd[1:]) if len(odd) else odd
         joined = crc[~odd]
-        target = np.cumsum(~odd)[owner] - 1  # the even piece that stands just before in memory
+        target = np.cumsum(~odd)[odd] - 1  # the even piece that stands just before: the right one of the pair
         joined[target] ^= _apply(_operator(level), crc[odd])
         crc, rank, level = joined, np.arange(counts.sum()) - bases, level + 1
     return crc

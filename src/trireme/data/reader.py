@@ -104,8 +104,8 @@ class DocumentReader:
         if value is None or isinstance(value, (str, dict)):
             return value
         kind = type(value).__name__
-        error = DataError("data.map_returned", where=record.where, spec=self.map.spec, kind=kind)
-        return Flaw(reason="map_failed", where=record.where, error=error)
+        wrong = DataError("data.map_returned", where=record.where, spec=self.map.spec, kind=kind)
+        return Flaw(reason="map_failed", where=record.where, error=wrong)
 
 
 def _text_of(value: dict[str, Any], name: str, *, where: str) -> str | Flaw:

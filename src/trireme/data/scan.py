@@ -7,6 +7,7 @@ Of a parquet file it only names a row group. Splitting records, decoding, JSON a
 from __future__ import annotations
 
 import codecs
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from trireme.config import SourceSection
 from trireme.data.source import ResolvedSource, SourceFile
-from trireme.data.tfrecord import FrameError, whole_frames_bytes
-from trireme.data.unpack import Chunk, read_chunks
+from trireme.data.tfrecord import FrameError, Frames, whole_frames
+from trireme.data.unpack import read_chunks
 from trireme.errors import DataError
 
+_LONGEST_BLANK_BYTES = 4096  # of a blank line that is found though a read ends inside it
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 WHOLE_FILE_KINDS = frozenset({"text", "json", "python", "topics", "docstring"})
 
@@ -41,11 +43,12 @@ class Part:
     max_records: int | None = None
     encoding: str = "utf-8"
     disk_bytes: int = 0
+    """Read from the disk for this part, for the progress bar; for parquet the size of the row group."""
 
     @property
     def work_bytes(self) -> int:
-        """About how much there is to do."""
-        return max(len(self.content), self.disk_bytes)
+        """About how much there is to do; depends on nothing but the files."""
+        return len(self.content) or self.disk_bytes
 
 
 def scan_source(resolved: ResolvedSource, *, source: SourceSection, part_bytes: int) -> Iterator[Part]:
@@ -109,31 +112,28 @@ def _whole_file(file: SourceFile, kind: str, source: SourceSection) -> Part:
 
 
 def _scan_lines(file: SourceFile, kind: str, source: SourceSection, part_bytes: int) -> Iterator[Part]:
-    """Cut after a line end (or a blank line) once ``part_bytes`` have come together."""
+    """Cut at the first line end (or blank line) after ``part_bytes``, wherever the reads happen to end."""
     part = Part(path=file.path, kind=kind, encoding=source.encoding)
     held = bytearray()
-    disk_bytes = 0
+    disk_bytes = searched = 0
     for chunk in read_chunks(file):
-        searched = max(len(held) - 64, 0)
         held += chunk.content
         disk_bytes += chunk.disk_bytes
-        if len(held) < part_bytes:
-            continue
-        cut = _last_cut(held, kind, searched)
-        if cut:
+        while cut := _first_cut(held, kind, max(part_bytes - 1, searched)):
             part = replace(part, content=bytes(held[:cut]), disk_bytes=disk_bytes)
             yield part
-            part, disk_bytes = _next(part), 0
+            part, disk_bytes, searched = _next(part), 0, 0
             del held[:cut]
+        searched = max(len(held) - _LONGEST_BLANK_BYTES, 0)
     if held:
         yield replace(part, content=bytes(held), disk_bytes=disk_bytes)
 
 
-def _last_cut(held: bytearray, kind: str, searched: int) -> int:
+def _first_cut(held: bytearray, kind: str, start: int) -> int:
     if kind != "paragraphs":
-        return held.rfind(b"\n", searched) + 1
-    cuts = [match.end() for match in _BLANK_LINE.finditer(held, searched)]
-    return cuts[-1] if cuts else 0
+        return held.find(b"\n", start) + 1
+    match = _BLANK_LINE.search(held, start)
+    return match.end() if match else 0
 
 
 def _next(part: Part) -> Part:
@@ -143,45 +143,34 @@ def _next(part: Part) -> Part:
 
 
 def _scan_frames(file: SourceFile, source: SourceSection, part_bytes: int) -> Iterator[Part]:
+    """Cut at the first frame end after ``part_bytes``."""
     part = Part(path=file.path, kind="tfrecord", encoding=source.encoding)
     held = bytearray()
     disk_bytes = 0
-    for chunk in _gathered(file, part_bytes):
-        held += chunk.content
-        disk_bytes += chunk.disk_bytes
-        try:
-            cut, found = whole_frames_bytes(held)
-        except FrameError as error:
-            raise DataError(
-                "data.tfrecord_damaged",
-                path=file.path,
-                record=part.first_record + error.record,
-                offset=part.offset + error.offset,
-            ) from error
-        if cut:
-            part = replace(part, content=bytes(held[:cut]), disk_bytes=disk_bytes)
-            yield part
-            part = replace(part, offset=part.offset + cut, first_record=part.first_record + found)
+    for chunk in itertools.chain(read_chunks(file), [None]):
+        if chunk is not None:
+            held += chunk.content
+            disk_bytes += chunk.disk_bytes
+        while len(held) >= part_bytes or (chunk is None and held):
+            frames = _whole_frames(part, held, part_bytes)
+            if frames.size_bytes < part_bytes and (chunk is not None or not frames.number):
+                break
+            yield replace(part, content=bytes(held[: frames.size_bytes]), disk_bytes=disk_bytes)
+            part = replace(part, offset=part.offset + frames.size_bytes, first_record=part.first_record + frames.number)
             disk_bytes = 0
-            del held[:cut]
+            del held[: frames.size_bytes]
     if held:
         raise DataError(
             "data.tfrecord_cut", path=file.path, record=part.first_record, offset=part.offset, found=len(held)
         )
 
 
-def _gathered(file: SourceFile, part_bytes: int) -> Iterator[Chunk]:
-    """Join chunks to about ``part_bytes`` so that frames are walked once."""
-    contents: list[bytes] = []
-    size = disk_bytes = 0
-    for chunk in read_chunks(file):
-        contents.append(chunk.content)
-        size += len(chunk.content)
-        disk_bytes += chunk.disk_bytes
-        if size >= part_bytes:
-            yield Chunk(content=b"".join(contents), disk_bytes=disk_bytes)
-            contents, size, disk_bytes = [], 0, 0
-    yield Chunk(content=b"".join(contents), disk_bytes=disk_bytes)
+def _whole_frames(part: Part, held: bytearray, enough_bytes: int) -> Frames:
+    try:
+        return whole_frames(held, enough_bytes=enough_bytes)
+    except FrameError as error:
+        place = {"record": part.first_record + error.record, "offset": part.offset + error.offset}
+        raise DataError("data.tfrecord_damaged", path=part.path, **place) from error
 
 
 def _scan_parquet(file: SourceFile) -> Iterator[Part]:

@@ -32,6 +32,8 @@ class ShardNote:
     """What a shard holds, with the means to tell whether it still does."""
 
     number: int
+    block: str
+    """Fingerprint of the block of input that the shard was made from."""
     num_documents: int
     num_tokens: int
     files: dict[str, tuple[int, str]]
@@ -40,7 +42,7 @@ class ShardNote:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        names = ("number", "num_documents", "num_tokens")
+        names = ("number", "block", "num_documents", "num_tokens")
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         return values | {"files": {k: list(v) for k, v in self.files.items()}, "counts": self.counts.as_json()}
 
@@ -62,7 +64,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def write_shard(
-    folder: Path, *, number: int, tokens: list[np.ndarray], documents: np.ndarray, counts: SourceCounts
+    folder: Path, *, number: int, block: str, tokens: list[np.ndarray], documents: np.ndarray, counts: SourceCounts
 ) -> ShardNote:
     """Write one shard so that it is either wholly there or not at all; return its note.
 
@@ -70,13 +72,15 @@ def write_shard(
         DataError: The disk is full or the folder can't be written.
     """
     names = shard_name(number, "tokens"), shard_name(number, "documents")
-    contents = (b"".join(memoryview(t).cast("B") for t in tokens), documents.tobytes())
+    contents = (b"".join(t.tobytes() for t in tokens), documents.tobytes())
     files = {}
     for name, content in zip(names, contents, strict=True):
         write_durably(folder / name, content)
         files[name] = (len(content), xxhash.xxh3_128_hexdigest(content))
     num_tokens = sum(t.size for t in tokens)
-    note = ShardNote(number=number, num_documents=len(documents), num_tokens=num_tokens, files=files, counts=counts)
+    note = ShardNote(
+        number=number, block=block, num_documents=len(documents), num_tokens=num_tokens, files=files, counts=counts
+    )
     write_durably(folder / shard_name(number, "json"), json.dumps(note.as_json(), ensure_ascii=False).encode())
     return note
 

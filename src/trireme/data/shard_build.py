@@ -32,6 +32,15 @@ class Block:
         """Bytes of the source's files that this block stands for."""
         return sum(part.disk_bytes for part in self.parts)
 
+    def fingerprint(self) -> str:
+        """xxh3-128 (hex) of what goes into the shard: a shard is kept only if it was made from the same."""
+        state = xxhash.xxh3_128()
+        for part in self.parts:
+            place = (part.kind, part.offset, part.first_record, part.row_group, part.num_rows, part.max_records)
+            state.update(repr((*place, len(part.content))).encode())
+            state.update(part.content)
+        return state.hexdigest()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob:
@@ -71,7 +80,12 @@ class ShardBuilder:
             tables.append(table)
         documents_table = np.concatenate([np.empty(0, DOCUMENT_DTYPE), *tables])
         return write_shard(
-            self._job.folder, number=block.number, tokens=tokens, documents=documents_table, counts=counts
+            self._job.folder,
+            number=block.number,
+            block=block.fingerprint(),
+            tokens=tokens,
+            documents=documents_table,
+            counts=counts,
         )
 
     def _encode(self, batch: list[Document], counts: SourceCounts) -> tuple[np.ndarray, np.ndarray]:

@@ -42,10 +42,22 @@ class Frame:
     whole: bool
 
 
-def whole_frames_bytes(buffer: bytes | bytearray) -> tuple[int, int]:
-    """Return (bytes, number) of the whole frames at the start of ``buffer``; lengths are checked by their sums."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frames:
+    """How many frames, and how long they are together."""
+
+    number: int
+    size_bytes: int
+
+
+def whole_frames(buffer: bytes | bytearray, *, enough_bytes: int) -> Frames:
+    """Return the whole frames at the start of ``buffer``, until they make ``enough_bytes``.
+
+    Raises:
+        FrameError: The checksum of a length doesn't hold.
+    """
     place = found = 0
-    while place + _HEAD.size <= len(buffer):
+    while place + _HEAD.size <= len(buffer) and place < enough_bytes:
         length, checksum = _HEAD.unpack_from(buffer, place)
         if _masked(crc32c_short(buffer[place : place + 8])) != checksum:
             raise FrameError(found, place)
@@ -53,7 +65,7 @@ def whole_frames_bytes(buffer: bytes | bytearray) -> tuple[int, int]:
             break
         place += length + _FRAME_EXTRA_BYTES
         found += 1
-    return place, found
+    return Frames(number=found, size_bytes=place)
 
 
 def read_frames(buffer: bytes) -> Iterator[Frame]:

@@ -9,7 +9,8 @@ from trireme.data.encoding import decode_text
 from trireme.errors import DataError
 
 _TAG = re.compile(r"[A-Za-z]{1,8}")
-_SLASH_TAG = re.compile(r".+/[A-Za-z]{1,8}")
+_OTHER_FORM = re.compile(r".+[/,，;|:_](?:[a-z]{1,4}|\d+)")
+"""``word/n`` and ``word,500``: taken as they stand they would never be met in a text."""
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -54,6 +55,6 @@ def _word(line: str, *, where: str) -> str:
     numbers = [part for part in rest if _NUMBER.fullmatch(part)]
     tags = [part for part in rest if _TAG.fullmatch(part)]
     known = len(numbers) <= 1 and len(tags) <= 1 and len(numbers) + len(tags) == len(rest)
-    if not known or _SLASH_TAG.fullmatch(word):
+    if not known or (not rest and _OTHER_FORM.fullmatch(word)):
         raise DataError("data.bad_word_line", where=where, line=line.strip())
     return word

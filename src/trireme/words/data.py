@@ -107,12 +107,13 @@ TEXTS: dict[str, Text] = {
         "请修正，或设置 data.on_bad_record: skip。",
     ),
     "field_ambiguous": Text(
-        en="{where}: which field holds the text? It could be {candidates} (fields: {fields}). Set field: of this source.",
+        en="{where}: which field holds the text? It could be {candidates} (fields: {fields}). "
+        "Set field: of this source.",
         zh="{where}：哪个字段是正文？可能是 {candidates}（全部字段：{fields}）。请设置该数据源的 field。",
     ),
     "field_none": Text(
-        en="{where}: no field holds text (fields: {fields}){candidates}. Set field: or map: of this source.",
-        zh="{where}：没有文本字段（全部字段：{fields}）{candidates}。请设置该数据源的 field 或 map。",
+        en="{where}: no field holds text (fields: {fields}). Set field: or map: of this source.",
+        zh="{where}：没有文本字段（全部字段：{fields}）。请设置该数据源的 field 或 map。",
     ),
     "field_found": Text(
         en="{path}: the text is in field {field!r} ({how}).", zh="{path}：正文取自字段 {field!r}（{how}）。"
@@ -129,7 +130,8 @@ TEXTS: dict[str, Text] = {
         zh="{path} 不完整：第 {record} 条记录（第 {offset} 字节）只剩 {found} 字节。请重新拷贝。",
     ),
     "tfrecord_checksum": Text(
-        en="{where}: the record's checksum (crc32c) doesn't hold. Copy the file again, or set data.on_bad_record: skip.",
+        en="{where}: the record's checksum (crc32c) doesn't hold. Copy the file again, "
+        "or set data.on_bad_record: skip.",
         zh="{where}：记录的校验和（crc32c）不符。请重新拷贝，或设置 data.on_bad_record: skip。",
     ),
     "not_example": Text(
