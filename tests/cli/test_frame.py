@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import statistics
@@ -146,7 +147,16 @@ def test_version_and_env_answer(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_interrupt_ends_with_130(failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     failing.error = KeyboardInterrupt()
     assert main(["version"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert capsys.readouterr().err == "\ninterrupted.\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_what_the_machine_refuses_is_one_line(
+    failing: SimpleNamespace, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    failing.error = OSError(number, os.strerror(number), "/full/disk")
+    assert main(["version"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: /full/disk: the system refuses: {os.strerror(number)}.")
 
 
 def test_a_mistake_found_by_a_verb_is_one_line(failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -18,6 +19,7 @@ from trireme.errors import TriremeError
 from trireme.words import say
 
 _LANGUAGES = ("zh", "en")
+_MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE})
 _FAULT, _MISTAKE, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
 
 
@@ -38,14 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(_explain(error))
         return _MISTAKE
     except (KeyboardInterrupt, click.Abort):
-        print_error("\n" + say("cli.interrupted"))
+        click.echo("\n" + say("cli.interrupted"), err=True)
         return _INTERRUPTED
     except BrokenPipeError:
         return _leave_quietly()
-    except Exception:
-        traceback.print_exc()
-        print_error(say("cli.crashed"))
-        return _FAULT
+    except Exception as error:
+        return _report(error)
     return status
 
 
@@ -57,6 +57,16 @@ def _run(words: list[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _report(error: Exception) -> int:
+    """Say in a line what the machine refused (a full disk, a locked folder); show the rest as a fault of ours."""
+    if isinstance(error, OSError) and error.errno in _MACHINE_SAYS_NO:
+        print_error(say("cli.machine_says_no", path=error.filename or "-", reason=error.strerror))
+        return _MISTAKE
+    traceback.print_exception(error)
+    print_error(say("cli.crashed"))
+    return _FAULT
 
 
 def _set_language(words: list[str]) -> None:

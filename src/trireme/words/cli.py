@@ -71,6 +71,10 @@ TEXTS: dict[str, Text] = {
     "bad_usage": Text(en="{reason} See {command} --help.", zh="{reason} 请看 {command} --help。"),
     "unknown_language": Text(en="--lang takes zh or en, not {value}.", zh="--lang 只能是 zh 或 en，而不是 {value}。"),
     "interrupted": Text(en="interrupted.", zh="已中断。"),
+    "machine_says_no": Text(
+        en="{path}: the system refuses: {reason}. Free space or rights there, or name another folder.",
+        zh="{path}：系统拒绝操作：{reason}。请腾出空间、修改权限，或换一个目录。",
+    ),
     "crashed": Text(
         en="this is a fault in Trireme, not in what you typed; please report it with the lines above and the output of "
         "trireme env.",
