@@ -54,10 +54,10 @@ def build(run_file: str, overrides: tuple[str, ...]) -> None:
     from trireme.units import format_count
 
     prepared = _prepare(_load(run_file, overrides))
-    for source in prepared.train.sources:
-        tokens = format_count(source.store.num_tokens)
-        values = {"source": source.name, "documents": f"{source.store.num_documents:,}", "tokens": tokens}
-        print_line(say("data_cli.built", folder=source.store.folder, **values))
+    evaluated = prepared.evaluation.sources if prepared.evaluation else ()
+    for name, store in {source.name: source.store for source in (*prepared.train.sources, *evaluated)}.items():
+        documents, tokens = f"{store.num_documents:,}", format_count(store.num_tokens)
+        print_line(say("data_cli.built", source=name, documents=documents, tokens=tokens, folder=store.folder))
 
 
 @command.command("ids", cls=Verb, help=say("data_cli.ids"))
@@ -104,6 +104,9 @@ def tokenizer(
     word_list = load_words(words) if words else ()
     trained = train_tokenizer_on(config.data, vocab_size=vocab_size, words=word_list, progress=WorkProgress())
     trained.tokenizer.save(output)
+    asked, learned = vocab_size or config.data.tokenizer_vocab_size, trained.tokenizer.vocab_size
+    if learned < asked:
+        print_notes([say("data_cli.vocabulary_smaller", asked=asked, learned=learned)])
     _print_tokenizer(trained, output=output)
 
 

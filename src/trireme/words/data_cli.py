@@ -81,6 +81,10 @@ TEXTS: dict[str, Text] = {
         en="{path}: vocabulary {vocab_size}",
         zh="{path}：词表 {vocab_size}",
     ),
+    "vocabulary_smaller": Text(
+        en="The text has no more pieces to learn: the vocabulary is {learned}, not {asked}.",
+        zh="文本中已没有可学的片段：词表为 {learned}，未达到 {asked}。",
+    ),
     "tokenizer_fit": Text(
         en="{characters} characters and {bytes} bytes a token over {documents} documents",
         zh="{documents} 篇文档上，每个 token 平均 {characters} 个字符、{bytes} 字节",
