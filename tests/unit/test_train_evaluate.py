@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
 
 from tests.unit.train_pieces import CPU, TinyLM, call, loss_fn, make_batch
 from trireme.errors import TrainError
-from trireme.train import Objective, Precision, evaluate, held_out_batches
+from trireme.train import Objective, Precision, evaluate
 
 OBJECTIVE = Objective(loss_fn=loss_fn, call=call)
 FP32 = Precision(policy="fp32", device=CPU)
@@ -58,33 +56,3 @@ def test_modes_come_back_after_an_error_too():
     with pytest.raises(TrainError, match="no token"):
         _evaluate(module, [make_batch(0, answers=(0,) * 8)])
     assert module.training
-
-
-@dataclass
-class Stream:
-    """Seven sequences that come around again."""
-
-    num_samples: int = 7
-    wraps: bool = True
-
-    def read(self, step, *, global_batch_seqs):
-        batch = make_batch(step, rows=global_batch_seqs)
-        ids = batch.sample_ids % (self.num_samples if self.wraps else 3)
-        return replace(batch, sample_ids=ids)
-
-
-@pytest.mark.parametrize("batch_seqs", [1, 2, 3, 7, 20])
-def test_each_sequence_counts_once_for_any_batch(batch_seqs):
-    ids = [int(i) for b in held_out_batches(Stream(), max_seqs=100, batch_seqs=batch_seqs) for i in b.sample_ids]
-    assert sorted(ids) == list(range(7))
-
-
-def test_at_most_the_asked_number_is_read():
-    batches = list(held_out_batches(Stream(), max_seqs=5, batch_seqs=2))
-    assert [len(b.sample_ids) for b in batches] == [2, 2, 1]
-    assert batches[-1].num_target_tokens == 12
-
-
-def test_a_stream_that_repeats_is_refused():
-    with pytest.raises(TrainError, match="twice"):
-        list(held_out_batches(Stream(wraps=False), max_seqs=7, batch_seqs=2))

@@ -9,6 +9,7 @@ from torch import nn
 from tests.unit.train_pieces import TinyLM, section
 from trireme.errors import TrainError
 from trireme.train import build_optimizer, group_parameters
+from trireme.train.optim import step_scaled
 
 ONE_ROUNDING = 2.0**-23
 """p * (1 - lr * wd) may differ from the exact product by one fp32 rounding."""
@@ -96,3 +97,18 @@ def test_the_update_is_adamw_as_published():
         unbiased = (first / (1 - 0.9**step)) / ((second / (1 - 0.95**step)).sqrt() + 1e-8)
         weight = weight * (1 - 0.01 * 0.1) - 0.01 * unbiased
     assert torch.allclose(module.weight.double(), weight, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.37, 1 / 65536, 4.0])
+def test_a_factor_read_by_the_fused_kernel_equals_scaled_gradients(factor):
+    weights = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        parameter = nn.Parameter(torch.randn(64, 8))
+        optimizer = torch.optim.AdamW([parameter], lr=0.01, fused=fused, foreach=False)
+        for _ in range(3):
+            parameter.grad = torch.randn(64, 8) / factor
+            step_scaled(optimizer, factor=factor)
+        assert not hasattr(optimizer, "grad_scale")
+        weights.append(parameter.detach())
+    assert torch.allclose(*weights, rtol=1e-5, atol=1e-7)

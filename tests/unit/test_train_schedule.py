@@ -146,7 +146,7 @@ def test_a_decision_once_taken_is_not_asked_for_again():
 
 def test_ckp_28_another_rate_needs_a_decision():
     saved, asked = _schedule(max_steps=20, lr=1e-3), _schedule(max_steps=20, lr=2e-3)
-    with pytest.raises(TrainError, match=r"0\.001 -> 0\.002"):
+    with pytest.raises(TrainError, match=r"0\.001 -> 0\.002.*--accept train\.lr"):
         resume_schedule(saved, asked=asked, step=7)
     assert resume_schedule(saved, asked=asked, step=7, new_lr=True) == asked
 
@@ -163,3 +163,12 @@ def test_steps_and_tokens_can_not_both_set_the_warm_up():
             section(warmup_steps=1, warmup_tokens=10),
             plan=StepPlan(max_steps=10, global_batch_seqs=8, step_tokens=128),
         )
+
+
+def test_a_warm_up_longer_than_the_run_is_said():
+    notices: list[str] = []
+    plan = StepPlan(max_steps=10, global_batch_seqs=8, step_tokens=128)
+    build_schedule(section(max_steps=10, warmup_steps=11), plan=plan, notice=notices.append)
+    assert len(notices) == 1
+    build_schedule(section(max_steps=10, warmup_steps=10), plan=plan, notice=notices.append)
+    assert len(notices) == 1

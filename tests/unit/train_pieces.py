@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from trireme.config import TrainSection
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.train import Cadence, Pieces, Precision, Stepper, StepPlan, build_optimizer, build_schedule
 
 VOCAB = 19

@@ -3,13 +3,13 @@
 from trireme.train.cadence import Cadence, build_cadence
 from trireme.train.callback import Callback, CallbackState, Control
 from trireme.train.compile import apply_compile, check_compile, choose_compile, eager, remove_compile
-from trireme.train.evaluate import EvalResult, evaluate, evaluating, held_out_batches
+from trireme.train.evaluate import EvalResult, evaluate, evaluating
 from trireme.train.loop import fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
 from trireme.train.objective import Objective
 from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
 from trireme.train.pieces import FitResult, Pieces, Snapshot
-from trireme.train.precision import Precision, apply_precision, build_precision
+from trireme.train.precision import Policy, Precision, apply_precision, build_precision
 from trireme.train.reduction import OneRank, Reduction
 from trireme.train.rng import seed_run, seed_step
 from trireme.train.schedule import (
@@ -36,6 +36,7 @@ __all__ = [
     "OneRank",
     "ParamGroup",
     "Pieces",
+    "Policy",
     "Precision",
     "Progress",
     "Reduction",
@@ -61,7 +62,6 @@ __all__ = [
     "evaluating",
     "fit",
     "group_parameters",
-    "held_out_batches",
     "lr_at",
     "plan_steps",
     "remove_compile",

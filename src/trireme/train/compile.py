@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.errors import DeviceError
 from trireme.train.measure import Decision, fastest_of, timed_s, trial, trial_batch, undisturbed
 from trireme.train.objective import Objective

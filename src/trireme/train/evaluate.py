@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from trireme.data.batch import Batch
-from trireme.data.stream import SampleStream
+from trireme.data import Batch
 from trireme.errors import TrainError
-from trireme.train.microbatch import move, split_batch, take_rows
+from trireme.train.microbatch import move, split_batch
 from trireme.train.objective import Objective
 from trireme.train.precision import Precision
 
@@ -76,17 +74,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for child, training in modes.items():
             child.training = training
-
-
-def held_out_batches(stream: SampleStream, *, max_seqs: int, batch_seqs: int) -> Iterator[Batch]:
-    """Yield the first ``max_seqs`` sequences of a stream, each once, the last batch as short as it comes."""
-    num_seqs = min(max_seqs, stream.num_samples)
-    seen: set[int] = set()
-    for step in range(math.ceil(num_seqs / batch_seqs)):
-        batch = stream.read(step, global_batch_seqs=batch_seqs)
-        batch = take_rows(batch, num_seqs - step * batch_seqs)
-        repeated = seen.intersection(map(int, batch.sample_ids))
-        if repeated or len(np.unique(batch.sample_ids)) < len(batch.sample_ids):
-            raise TrainError("train.eval_repeats", ids=", ".join(map(str, sorted(repeated)[:8])) or "-")
-        seen.update(map(int, batch.sample_ids))
-        yield batch

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trireme.checkpoint import Checkpoint
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.errors import TrainError
 from trireme.mesh import peak_memory_bytes
 from trireme.observe import EvalReport, Event, ObserverGroup, StepReport

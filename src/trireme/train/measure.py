@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.mesh import synchronize
-from trireme.train.microbatch import Micro, host_tensors, move
+from trireme.train.microbatch import Micro, count_tokens, host_tensors, move
 from trireme.train.objective import Objective, num_rows
 from trireme.train.precision import Precision, can_compute
 from trireme.train.rng import kept_rng
@@ -70,7 +70,12 @@ def choose_precision(
     return Decision(
         choice="bf16" if wins else "fp32",
         reason="faster" if wins else "no_gain",
-        figures={"fp32_s": figures["fp32"], "bf16_s": figures["bf16"], "gain_ratio": gain},
+        figures={
+            "fp32_s": figures["fp32"],
+            "bf16_s": figures["bf16"],
+            "gain_ratio": gain,
+            "trial_tokens": float(count_tokens(micro.tensors).step_tokens),
+        },
     )
 
 

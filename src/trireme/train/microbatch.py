@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.errors import TrainError
 from trireme.train.objective import IGNORED_LABEL, Objective, num_rows
 

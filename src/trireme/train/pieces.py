@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.observe import Observer, SampleReport
 from trireme.train.cadence import Cadence
 from trireme.train.callback import Callback

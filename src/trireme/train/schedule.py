@@ -9,13 +9,14 @@ uses up its data and its place in the schedule like any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 from trireme.config import TrainSection
 from trireme.errors import TrainError
+from trireme.words import say
 
 Extend = Literal["stretch", "hold"]
 
@@ -102,19 +103,24 @@ def plan_steps(section: TrainSection, *, seq_len: int, samples_per_epoch: int) -
     )
 
 
-def build_schedule(section: TrainSection, *, plan: StepPlan) -> Schedule:
-    """Return the schedule the settings ask for.
+def build_schedule(
+    section: TrainSection, *, plan: StepPlan, notice: Callable[[str], None] = lambda text: None
+) -> Schedule:
+    """Return the schedule the settings ask for; ``notice`` hears of a warm-up that outlasts the run.
 
     Raises:
         TrainError: Warm-up is given both in steps and in tokens.
     """
+    warmup_steps = _warmup_steps(section, plan=plan)
+    if warmup_steps > plan.max_steps:
+        notice(say("train.long_warmup", warmup_steps=warmup_steps, max_steps=plan.max_steps, lr=section.lr))
     return Schedule(
         kind=section.schedule,
         lr=section.lr,
         min_lr_ratio=section.min_lr_ratio,
         shape=Shape(
             num_steps=plan.max_steps,
-            warmup_steps=_warmup_steps(section, plan=plan),
+            warmup_steps=warmup_steps,
             decay_steps=math.ceil(Fraction(str(section.decay_ratio)) * plan.max_steps),
         ),
     )
@@ -187,7 +193,9 @@ def resume_schedule(
         "new_lr": f"{lr_at(step, schedule=asked):.6g}",
     }
     if not new_lr and (changes := _changes(saved, asked)):
-        raise TrainError("train.lr_changed", changes=changes, **rates)
+        accept = " ".join(f"--accept {name}" for name in changes)
+        told = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
+        raise TrainError("train.lr_changed", changes=told, accept=accept, **rates)
     if saved.shape.num_steps == asked.shape.num_steps:
         return asked
     if extend is None:
@@ -203,14 +211,14 @@ def _rates_equal(saved: Schedule, asked: Schedule, *, step: int) -> bool:
     return all(lr_at(at, schedule=saved) == lr_at(at, schedule=asked) for at in range(step, last))
 
 
-def _changes(saved: Schedule, asked: Schedule) -> str:
-    """Return what changed besides the length; lengths of warm-up and decay follow it by default."""
-    pairs = {
-        "schedule": (saved.kind, asked.kind),
-        "lr": (saved.lr, asked.lr),
-        "min_lr_ratio": (saved.min_lr_ratio, asked.min_lr_ratio),
+def _changes(saved: Schedule, asked: Schedule) -> dict[str, tuple[object, object]]:
+    """Return old and new of what changed besides the length; lengths of warm-up and decay follow it by default."""
+    pairs: dict[str, tuple[object, object]] = {
+        "train.schedule": (saved.kind, asked.kind),
+        "train.lr": (saved.lr, asked.lr),
+        "train.min_lr_ratio": (saved.min_lr_ratio, asked.min_lr_ratio),
     }
     if saved.shape.num_steps == asked.shape.num_steps:
-        pairs["warmup_steps"] = (saved.shape.warmup_steps, asked.shape.warmup_steps)
-        pairs["decay_steps"] = (saved.shape.decay_steps, asked.shape.decay_steps)
-    return ", ".join(f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new)
+        pairs["train.warmup_steps"] = (saved.shape.warmup_steps, asked.shape.warmup_steps)
+        pairs["train.decay_ratio"] = (saved.shape.decay_steps, asked.shape.decay_steps)
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}

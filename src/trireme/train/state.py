@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, restore_tensors
+from trireme.checkpoint import MODEL_PREFIX, Checkpoint, restore_tensors
 from trireme.errors import CheckpointError, TrainError
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
@@ -21,7 +21,7 @@ from trireme.train.step import StepCounters, Stepper
 
 STATE_FORMAT = 1
 RNG = "rng"
-MODEL, OPTIMIZER = "model/", "optimizer/"
+OPTIMIZER = "optimizer/"
 _KEYS = ("format", "progress", "counters", "precision", "scaler", "schedule", "optimizer", RNG, "data")
 _SHOWN = 5
 
@@ -53,7 +53,7 @@ class Restored:
 
 def state_tensors(stepper: Stepper) -> dict[str, torch.Tensor]:
     """Return weights, saved buffers and optimizer state by name: the live tensors, not copies."""
-    tensors = {f"{MODEL}{name}": tensor for name, tensor in _model_tensors(stepper.module).items()}
+    tensors = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in _model_tensors(stepper.module).items()}
     for name, parameter in _optimized(stepper).items():
         for key, value in stepper.optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
@@ -145,7 +145,7 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
 
 
 def _is_bad(name: str, tensor: torch.Tensor) -> bool:
-    return not name.startswith(MODEL) or bool(torch.isnan(tensor).any())
+    return not name.startswith(MODEL_PREFIX) or bool(torch.isnan(tensor).any())
 
 
 def _check_keys(state: Mapping[str, Any]) -> None:

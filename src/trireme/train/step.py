@@ -15,13 +15,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from trireme.data.batch import Batch
+from trireme.data import Batch
 from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, move, split_batch
 from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module
-from trireme.train.optim import clip_factor, scale_gradients, set_lr, trained_parameters
+from trireme.train.optim import clip_factor, set_lr, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
 from trireme.train.reduction import OneRank, Reduction
 
@@ -310,15 +310,14 @@ class Stepper:
         return frozen_ratios
 
     def _update(self, *, norm: float) -> Mapping[str, float]:
-        """Unscale and clip in one pass, here and nowhere else, and let the optimizer step."""
+        """Unscale and clip in one factor, here and nowhere else, and let the optimizer step."""
         scale = self.scaler.scale if self.scaler else 1.0
         factor = clip_factor(norm, limit=self.clip_grad_norm) / scale
-        scale_gradients(trained_parameters(self.optimizer), factor=factor)
         if self._rounding is None:
-            self.optimizer.step()
+            step_scaled(self.optimizer, factor=factor)
             return {}
         self._rounding.before()
-        self.optimizer.step()
+        step_scaled(self.optimizer, factor=factor)
         return self._rounding.after()
 
     def _count(self, outcome: Outcome) -> None:

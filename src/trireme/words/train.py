@@ -29,9 +29,9 @@ TEXTS: dict[str, Text] = {
     "lr_changed": Text(
         en="The settings differ from those of the run to resume ({changes}): at step {step} the learning rate "
         "would be "
-        "{new_lr} instead of {old_lr}. Add --new-lr to change it, or put the old value back.",
+        "{new_lr} instead of {old_lr}. Add {accept} to change it, or put the old value back.",
         zh="设置与要续训的那次不同（{changes}）：第 {step} 步的学习率会是 {new_lr}，而不是 {old_lr}。"
-        "确要更改请加 --new-lr，否则请改回原值。",
+        "确要更改请加 {accept}，否则请改回原值。",
     ),
     "long_warmup": Text(
         en="Warm-up takes {warmup_steps} of {max_steps} steps: the learning rate never reaches train.lr={lr}.",
@@ -170,10 +170,6 @@ TEXTS: dict[str, Text] = {
         en="The {seqs} held-out sequences have no token to predict; raise data.eval_fraction or name "
         "data.eval_sources.",
         zh="留出的 {seqs} 条序列没有可预测的 token；请调大 data.eval_fraction，或用 data.eval_sources 指定。",
-    ),
-    "eval_repeats": Text(
-        en="The held-out stream gives sequences twice within a pass (ids {ids}), so its loss would count them twice.",
-        zh="留出数据在一遍之内重复给出序列（id {ids}），损失会被重复计入。",
     ),
     "data_ended": Text(
         en="The data ended after step {step} of {max_steps}.",
