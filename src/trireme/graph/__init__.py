@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         estimate_cache_bytes,
         estimate_saved_bytes,
     )
+    from trireme.graph.families.reference import read_shape
     from trireme.graph.family import FAMILIES, read_config
     from trireme.graph.model import Batch, LayerRun, ModelGraph, ModelParam, Section, Stack, Tie
     from trireme.graph.name import find_graph, find_model, model_names, model_source
@@ -52,6 +53,7 @@ _LAZY = {
         "estimate_cache_bytes",
         "estimate_saved_bytes",
     ),
+    "families.reference": ("read_shape",),
     "family": ("FAMILIES", "read_config"),
     "model": ("Batch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
     "name": ("find_graph", "find_model", "model_names", "model_source"),
@@ -116,5 +118,6 @@ __all__ = [
     "model_names",
     "model_source",
     "read_config",
+    "read_shape",
     "resolve_shape",
 ]

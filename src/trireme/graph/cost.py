@@ -14,7 +14,7 @@ from trireme.graph.tensor import Kernels, Load
 class ModelParams:
     """Parameters by part; a tied parameter counts once, where its owner is.
 
-    ``active`` is what works on one token: everything but the experts it isn't sent to.
+    ``active`` is what works on one token: everything, embedding and head included, but the experts it isn't sent to.
     """
 
     total: int
@@ -30,12 +30,14 @@ class ModelFlops:
     """FLOPs of one forward pass of a micro-batch by part, under the named convention.
 
     ``tokens`` are those that the model predicts from: the decoder's, or the encoder's where there is no decoder.
+    ``input_products`` is the part of ``products`` that reads raw input (image patches).
     """
 
     count: AttentionCount
     tokens: int
     products: int
     attention: int
+    input_products: int = 0
 
     @property
     def forward(self) -> int:
@@ -44,8 +46,11 @@ class ModelFlops:
 
     @property
     def training(self) -> int:
-        """Forward and backward without recomputation: every product is done three times."""
-        return 3 * self.forward
+        """Forward and backward without recomputation.
+
+        Backward does every product twice, once for each factor; pixels need no gradient, so once there.
+        """
+        return 3 * self.forward - self.input_products
 
     @property
     def training_per_token(self) -> float:
@@ -99,6 +104,7 @@ def count_model_flops(graph: ModelGraph, batch: Batch, *, count: AttentionCount 
         tokens=last.seqs * last.seq_len,
         products=products + _products(graph.head, last),
         attention=attention,
+        input_products=sum(_input_products(stack, graph.load(stack, batch)) for stack in graph.stacks),
     )
 
 
@@ -109,6 +115,11 @@ def _weighted(stack: Stack) -> list[tuple[int, Block]]:
 
 def _products(block: Block, load: Load) -> int:
     return sum(matmul.flops(load) for op in block.ops for matmul in op.matmuls)
+
+
+def _input_products(stack: Stack, load: Load) -> int:
+    convolutions = (op for op in stack.before.ops if op.kind == "convolution")
+    return sum(matmul.flops(load) for op in convolutions for matmul in op.matmuls)
 
 
 def estimate_saved_bytes(graph: ModelGraph, batch: Batch, kernels: Kernels, *, with_loss: bool = False) -> int:

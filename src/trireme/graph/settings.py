@@ -36,9 +36,11 @@ class Settings:
             raise ModelError("graph.bad_count", model=self.name, key=key, value=value, least=least)
         return value
 
-    def maybe_count(self, key: str) -> int | None:
-        """A whole number, or None where the key is absent, null or zero."""
-        return self.count(key, least=0) or None if self.raw(key) is not None else None
+    def maybe_count(self, key: str, absent: int | None = None) -> int | None:
+        """A whole number, None where the key is null or zero, ``absent`` where there is no such key."""
+        if key not in self.values:
+            return absent
+        return self.count(key, least=0) or None if self.values[key] is not None else None
 
     def ratio(self, key: str, default: float) -> float:
         """A number from 0 to 1.
@@ -66,7 +68,7 @@ class Settings:
         """A word."""
         return str(self.raw(key, default))
 
-    def choices(self, key: str, *, length: int) -> tuple[str, ...] | None:
+    def choices(self, key: str, *, length: int, may_be_longer: bool = False) -> tuple[str, ...] | None:
         """One word per layer, or None where the key is absent.
 
         Raises:
@@ -75,6 +77,8 @@ class Settings:
         value = self.raw(key)
         if value is None:
             return None
+        if may_be_longer and isinstance(value, list | tuple):
+            value = value[:length]
         if not isinstance(value, list | tuple) or len(value) != length:
             found = len(value) if isinstance(value, list | tuple) else value
             raise ModelError("graph.bad_list", model=self.name, key=key, found=found, length=length)

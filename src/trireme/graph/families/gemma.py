@@ -39,7 +39,7 @@ def _graph(
 ) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
     function = s.text("hidden_activation") or s.text("hidden_act", "gelu_pytorch_tanh")
-    window = s.maybe_count("sliding_window") if _SLIDING in kinds else None
+    window = s.maybe_count("sliding_window", 4096) if _SLIDING in kinds else None
     blocks = {
         kind: rope_layer(
             width,

@@ -34,13 +34,12 @@ def build_glm4(s: Settings) -> ModelGraph:
 
 
 def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: int, own_tables: bool) -> AttentionStyle:
-    width = s.maybe_count("head_dim") or head_width
     return AttentionStyle(
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
         concatenates=True,
         rotary_shared=not own_tables,
-        rotary_width=int(width * s.rope("partial_rotary_factor", 0.5)),
+        rotary_width=int(head_width * s.rope("partial_rotary_factor", 0.5)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
 
@@ -48,10 +47,11 @@ def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: in
 def _dense(s: Settings, norms: NormNames, architecture: str) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
     function = s.text("hidden_act", "silu")
-    attention = _attention(s, qkv_bias=s.flag("attention_bias", True), head_width=128, own_tables=True)
+    shape = read_attention(s, head_width=128)
+    attention = _attention(s, qkv_bias=s.flag("attention_bias", True), head_width=shape.qk_width, own_tables=True)
     block = rope_layer(
         width,
-        read_attention(s, head_width=128),
+        shape,
         LayerStyle(attention=attention, norms=norms),
         lambda tape, x: fused_gated_mlp(tape, x, ffn, function=function),
         kind="dense",

@@ -67,7 +67,7 @@ def build_llama(s: Settings) -> ModelGraph:
 def build_mistral(s: Settings) -> ModelGraph:
     """Mistral: Llama with a sliding window on every layer."""
     style = LayerStyle(attention=AttentionStyle(dropout=s.ratio("attention_dropout", 0.0)))
-    window = s.maybe_count("sliding_window")
+    window = s.maybe_count("sliding_window", 4096)
     block = _dense(s, style, window=window)
     return _graph(s, repeat(block, s.count("num_hidden_layers")), "MistralForCausalLM")
 

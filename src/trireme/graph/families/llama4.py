@@ -50,9 +50,9 @@ def _graph(s: Settings, *, prefix: str, omitted: tuple[str, ...]) -> ModelGraph:
 
 def _rotated_layers(s: Settings, num_layers: int) -> tuple[bool, ...]:
     """Every fourth layer has no rotary positions, unless listed (1 means rotated)."""
-    listed = s.raw("no_rope_layers") or None
-    if listed:
-        return tuple(bool(int(item)) for item in s.choices("no_rope_layers", length=num_layers) or ())
+    if s.raw("no_rope_layers"):  # an empty list means the rule below
+        listed = s.choices("no_rope_layers", length=num_layers, may_be_longer=True) or ()
+        return tuple(bool(int(item)) for item in listed)
     every = s.count("no_rope_layer_interval", 4)
     return tuple((index + 1) % every != 0 for index in range(num_layers))
 
@@ -77,7 +77,7 @@ def _layer(s: Settings, *, rotated: bool, sparse: bool) -> Block:
         qk_norm="bare" if s.flag("use_qk_norm", True) and rotated else "",
         dropout=s.ratio("attention_dropout", 0.0),
     )
-    chunk = s.maybe_count("attention_chunk_size") if rotated else None
+    chunk = s.maybe_count("attention_chunk_size", 8192) if rotated else None
     experts = moe_feed(
         experts=s.count("num_local_experts", 16),
         top_k=s.count("num_experts_per_tok", 1),

@@ -27,7 +27,13 @@ from trireme.graph.tape import Tape
 
 
 def _graph(
-    s: Settings, blocks: Sequence[Block], architecture: str, *, tied: bool = False, norm: Norm | None = None
+    s: Settings,
+    blocks: Sequence[Block],
+    architecture: str,
+    *,
+    tied: bool = False,
+    norm: Norm | None = None,
+    head_bias: bool = False,
 ) -> ModelGraph:
     return decoder_graph(
         s,
@@ -38,6 +44,7 @@ def _graph(
         norm=norm or rms(),
         max_seq_len=s.count("max_position_embeddings", 131072),
         tied_by_default=tied,
+        head_bias=head_bias,
     )
 
 
@@ -142,7 +149,7 @@ def build_ernie_moe(s: Settings) -> ModelGraph:
     dense = rope_layer(width, shape, style, lambda tape, x: gated_mlp(tape, x, ffn, bias=bias), kind="dense")
     sparse = rope_layer(width, shape, style, feed, kind="moe")
     blocks = [sparse if chosen else dense for chosen in _ernie_sparse_layers(s)]
-    return _graph(s, blocks, "Ernie4_5_MoeForCausalLM", tied=True)
+    return _graph(s, blocks, "Ernie4_5_MoeForCausalLM", tied=True, head_bias=bias)
 
 
 def _ernie_sparse_layers(s: Settings) -> list[bool]:

@@ -68,11 +68,14 @@ class LayerStyle:
 def read_attention(
     s: Settings, *, head_width: int | None = None, window: int | None = None, chunk: int | None = None
 ) -> AttentionShape:
-    """Heads and widths from the usual keys; the head's width is given, read, or width divided by heads."""
+    """Heads and widths from the usual keys; a head is as wide as read, else ``head_width``, else its share.
+
+    ``head_width`` stands in for an absent key only; a null asks for the share.
+    """
     heads = s.count("num_attention_heads")
     kv_heads = s.count("num_key_value_heads", heads)
     s.divides(kv_heads, heads, part_key="num_key_value_heads", whole_key="num_attention_heads")
-    width = s.maybe_count("head_dim") or head_width or s.count("hidden_size") // heads
+    width = s.maybe_count("head_dim", head_width) or s.count("hidden_size") // heads
     return AttentionShape(
         heads=heads,
         kv_heads=kv_heads,

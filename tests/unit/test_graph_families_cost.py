@@ -1,0 +1,207 @@
+"""FLOPs and bytes kept for backward of the torch-free graph against torch's own counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.family_models import MEASURED, NO_SDPA, SEQ_LEN, SEQS, TARGET_LEN, Sizes, Tiny, tiny_model
+from trireme.graph import (
+    Batch,
+    Kernels,
+    Load,
+    ModelGraph,
+    count_model_flops,
+    estimate_cache_bytes,
+    estimate_saved_bytes,
+    find_model,
+    read_config,
+)
+
+KEPT_TOLERANCE = 0.01
+"""Counters, scales of a few bytes, and LayerNorm statistics, which a CPU keeps in 16 bits."""
+
+
+def batch_of(name: str) -> Batch:
+    if name.startswith("t5"):
+        return Batch(seqs=SEQS, seq_len=TARGET_LEN, source_len=SEQ_LEN)
+    return Batch(seqs=SEQS, seq_len=SEQ_LEN)
+
+
+def build(tiny: Tiny, *, attention: str) -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    tiny.config._attn_implementation = attention
+    return tiny.model_class(tiny.config).train()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_flops_equal_those_of_the_flop_counter_forward_and_backward(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tiny = tiny_model(name, Sizes())
+    # Grouped products and fused attention count as zero there: experts one by one, attention written out.
+    tiny.config._experts_implementation = "eager"
+    model = build(tiny, attention="eager")
+    with FlopCounterMode(display=False) as counter:
+        logits = model(**tiny.inputs()).logits
+        forward = counter.get_total_flops()
+        logits.sum().backward()
+    flops = count_model_flops(read_config(tiny.values()), batch_of(name), count="unmasked")
+    assert flops.forward == forward
+    assert flops.training == counter.get_total_flops()
+
+
+def kept_bytes(model: Any, inputs: dict[str, Any]) -> int:
+    """Bytes of distinct storages that autograd keeps, parameters excluded."""
+    import torch
+
+    weights = {param.untyped_storage().data_ptr() for param in model.parameters()}
+    storages: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        alive.append(tensor)  # else a freed storage's address would be met again
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**inputs)
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("dtype_bytes", [4, 2])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MEASURED)
+def test_bytes_kept_for_backward_equal_those_that_autograd_keeps(name: str, attention: str, dtype_bytes: int) -> None:
+    import torch
+
+    if attention == "sdpa" and name in NO_SDPA:
+        pytest.skip("transformers runs it with eager attention only")
+    tiny = tiny_model(name, Sizes())
+    dtype = {4: torch.float32, 2: torch.bfloat16}[dtype_bytes]
+    inputs = {key: _cast(value, dtype) for key, value in tiny.inputs().items()}
+    kept = kept_bytes(build(tiny, attention=attention).to(dtype), inputs)
+    kernels = Kernels(attention=attention, dtype_bytes=dtype_bytes)  # type: ignore[arg-type]
+    estimate = estimate_saved_bytes(read_config(tiny.values()), batch_of(name), kernels)
+    assert estimate == pytest.approx(kept, rel=KEPT_TOLERANCE)
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    return value.to(dtype) if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
+def test_dropout_masks_are_counted(name: str) -> None:
+    tiny = tiny_model(name, Sizes())
+    ratios = ("attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout_prob", "dropout_rate")
+    for key in (*ratios, "attention_probs_dropout_prob"):
+        if hasattr(tiny.config, key):
+            setattr(tiny.config, key, 0.1)
+    model = build(tiny, attention="eager")
+    kept = kept_bytes(model, tiny.inputs())
+    # A CPU keeps the mask in the number format of what it masks.
+    kernels = Kernels(attention="eager", dtype_bytes=4, dropout_mask_bytes=4)
+    assert estimate_saved_bytes(read_config(tiny.values()), batch_of(name), kernels) == pytest.approx(
+        kept, rel=KEPT_TOLERANCE
+    )
+
+
+def one_layer(name: str, *, seqs: int, seq_len: int, kernels: Kernels) -> float:
+    """Bytes per token and model width that the first layer keeps."""
+    graph = find_model(name)
+    load = Load(seqs=seqs, seq_len=seq_len)
+    return graph.stacks[0].blocks[0].saved_bytes(load, kernels) / (seqs * seq_len * graph.width)
+
+
+MEASURED_UNMODIFIED = {"llama-3-8b": 49.2, "llama-3-70b": 48.6}
+"""Bytes per token and width of an unmodified Hugging Face layer, bf16, flash attention (traced on fake tensors)."""
+
+
+@pytest.mark.parametrize("name", MEASURED_UNMODIFIED)
+def test_an_unmodified_layer_keeps_what_was_traced_not_what_the_closed_form_says(name: str) -> None:
+    kept = one_layer(name, seqs=1, seq_len=8192, kernels=Kernels(attention="flash"))
+    assert kept == pytest.approx(MEASURED_UNMODIFIED[name], rel=0.01)
+
+
+def test_fused_kernels_keep_what_the_closed_form_of_a_fused_layer_says() -> None:
+    # Two norm inputs, two projection inputs, q, k, v and out, gate, up and product, all in 16 bits.
+    shape = find_model("llama-3-8b").stacks[0].blocks[0]
+    load, width = Load(seqs=1, seq_len=4096), 4096
+    closed_form = load.seq_len * ((12 + 4 * 8 / 32) * width + 6 * 14336)
+    kept = shape.saved_bytes(load, Kernels(attention="flash", fused=True))
+    assert kept == pytest.approx(closed_form, rel=0.005)
+
+
+def test_kept_bytes_grow_with_tokens_and_with_their_square_where_scores_are_kept() -> None:
+    eager = [one_layer("gpt2", seqs=1, seq_len=n, kernels=Kernels(attention="eager")) for n in (512, 1024)]
+    flash = [one_layer("gpt2", seqs=1, seq_len=n, kernels=Kernels(attention="flash")) for n in (512, 1024)]
+    assert flash[0] == flash[1]
+    assert eager[1] - eager[0] > 512 * 12 / 768 * 2
+
+
+def attention_flops(graph: ModelGraph, seq_len: int, count: Any) -> int:
+    return count_model_flops(graph, Batch(seqs=1, seq_len=seq_len), count=count).attention
+
+
+def test_pln_05_windows_and_key_value_heads_count_as_they_are() -> None:
+    keys = {
+        "model_type": "gemma2",
+        "vocab_size": 100,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 512,
+    }
+    half = read_config({**keys, "layer_types": ["sliding_attention", "full_attention"]})
+    full = read_config({**keys, "layer_types": ["full_attention", "full_attention"]})
+    one_full = attention_flops(full, 4096, "full") // 2
+    assert attention_flops(half, 4096, "full") - one_full == one_full // 8  # seq / window = 8
+    assert attention_flops(half, 4096, "unmasked") == attention_flops(full, 4096, "unmasked")
+    exact_window = sum(min(row, 512) for row in range(1, 4097))
+    one_causal = attention_flops(full, 4096, "causal") // 2
+    assert (attention_flops(half, 4096, "causal") - one_causal) * 4096 * 4097 // 2 == one_causal * exact_window
+    key_rows = [op.matmuls[0].outer for op in half.stacks[0].blocks[0].ops if op.name.endswith("k_proj")]
+    assert key_rows == [2 * 16]
+
+
+def test_chunks_bound_what_a_query_sees() -> None:
+    graph = find_model("llama-4-scout")
+    chunked = graph.stacks[0].blocks[0]
+    attention = next(op.attention for op in chunked.ops if op.attention)
+    exact = sum(row % 8192 + 1 for row in range(20000))
+    assert attention.count_pairs(Load(seqs=1, seq_len=20000), count="causal") == exact
+
+
+def test_flops_of_the_reference_decoder_follow_the_published_formula() -> None:
+    flops = count_model_flops(find_model("gpt3-175b"), Batch(seqs=1, seq_len=2048), count="full")
+    # 72 L h^2 (1 + s/6h + V/12Lh) per token. Source: Narayanan et al. 2021, appendix, without recomputation.
+    layers, width, vocab, seq_len = 96, 12288, 50257, 2048
+    formula = 72 * layers * width**2 * (1 + seq_len / (6 * width) + vocab / (12 * layers * width))
+    assert flops.training_per_token == pytest.approx(formula, rel=1e-12)
+
+
+def test_the_cache_holds_latents_windows_and_grouped_heads() -> None:
+    llama, deepseek = find_model("llama-3-8b"), find_model("deepseek-v3")
+    assert estimate_cache_bytes(llama, seqs=1, seq_len=1) == 32 * 2 * 8 * 128 * 2
+    assert estimate_cache_bytes(deepseek, seqs=1, seq_len=1) == 61 * (512 + 64) * 2
+    oss = find_model("gpt-oss-20b")
+    per_token = 2 * 8 * 64 * 2
+    assert estimate_cache_bytes(oss, seqs=2, seq_len=8192) == 2 * per_token * (12 * 128 + 12 * 8192)
+    assert estimate_cache_bytes(find_model("bert-base"), seqs=1, seq_len=128) == 0
+
+
+def test_layers_group_into_runs_and_cut_points_follow_module_paths() -> None:
+    stack = find_model("deepseek-v3").stacks[0]
+    assert [(run.first, run.count, run.block.kind) for run in stack.runs()] == [(0, 3, "dense"), (3, 58, "moe")]
+    assert stack.cut_points()[0] == "model.layers.1"
+    assert len(stack.cut_points()) == 60
+    assert stack.border_bytes(Load(seqs=2, seq_len=100), dtype_bytes=2) == 2 * 100 * 7168 * 2
+    assert [stack.path for stack in find_model("t5-small").stacks] == ["encoder.block", "decoder.block"]
