@@ -120,7 +120,9 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 POEM = "明月几时有？把酒问青天。不知天上宫阙，今夕是何年。我欲乘风归去，又恐琼楼玉宇。"
 
 
-@pytest.mark.parametrize(("encoding", "text"), [("gb18030", POEM), ("big5", "明月幾時有？把酒問青天。不知天上宮闕，今夕是何年。")])
+@pytest.mark.parametrize(
+    ("encoding", "text"), [("gb18030", POEM), ("big5", "明月幾時有？把酒問青天。不知天上宮闕，今夕是何年。")]
+)
 def test_a_wrong_encoding_names_byte_and_the_encoding_that_works(tmp_path: Path, encoding: str, text: str) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"abc" + text.encode(encoding))
@@ -244,8 +246,10 @@ def test_a_cut_tfrecord_is_named(tmp_path: Path) -> None:
 def test_features_of_every_type_are_read() -> None:
     floats = b"\x12\x0a\x0a\x08" + struct.pack("<2f", 0.5, -2)
     integers = b"\x1a\x0d\x0a\x0b\x05" + b"\xff" * 9 + b"\x01"
-    entries = [b"\x0a" + bytes([len(x) + 5]) + b"\x0a\x01" + n + b"\x12" + bytes([len(x)]) + x for n, x in
-               ((b"f", floats), (b"i", integers))]
+    entries = [
+        b"\x0a" + bytes([len(x) + 5]) + b"\x0a\x01" + n + b"\x12" + bytes([len(x)]) + x
+        for n, x in ((b"f", floats), (b"i", integers))
+    ]
     data = b"\x0a" + bytes([sum(map(len, entries))]) + b"".join(entries)
     assert parse_example(data) == {"f": [0.5, -2.0], "i": [5, -1]}
 
@@ -276,6 +280,12 @@ def test_the_text_field_is_found_by_rule_or_asked_for(tmp_path: Path) -> None:
     path.write_bytes(jsonl([{"id": 1}]))
     with pytest.raises(DataError, match="no field holds text"):
         texts(path)
+
+
+def test_plain_text_and_records_may_lie_in_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("明月", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_bytes(jsonl([{"content": "青天", "id": 1}]))
+    assert texts(tmp_path) == ["明月", "青天"]
 
 
 @pytest.fixture
@@ -321,3 +331,9 @@ def test_a_map_that_fails_says_where_and_why(tmp_path: Path, maps: str, name: st
 def test_the_lyrics_are_titles_and_lines() -> None:
     found = texts("corpus:songci#3")
     assert found[0].startswith("导引\n气和玉烛，睿化著鸿明。\n")
+
+
+@pytest.mark.parametrize("name", ["python-code", "python-prose#150"])
+def test_the_python_corpora_are_read(name: str) -> None:
+    found = texts(f"corpus:{name}")
+    assert sum(map(len, found)) > 500_000

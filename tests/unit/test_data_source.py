@@ -29,6 +29,13 @@ def test_a_folder_is_read_in_order_and_names_what_it_passes_over(tmp_path: Path)
     assert resolved.ignored == {".md": 1, ".png": 2, "hidden": 1}
 
 
+def test_a_folder_that_is_hidden_itself_may_be_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / ".mine" / "a.txt")
+    write(tmp_path / ".mine" / ".git" / "b.txt")
+    assert names(str(tmp_path / ".mine")) == ["a.txt"]
+    assert names(str(tmp_path / ".mine" / ".git" / "b.txt")) == ["b.txt"]
+
+
 def test_a_glob_takes_what_it_matches(tmp_path: Path) -> None:
     for name in ("x/1.txt", "x/y/2.txt", "x/y/3.jsonl"):
         write(tmp_path / name)

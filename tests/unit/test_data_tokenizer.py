@@ -201,10 +201,10 @@ def test_settings_of_truncation_and_padding_in_the_file_are_not_obeyed(tmp_path:
 def test_a_missing_or_damaged_tokenizer_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="doesn't exist"):
         load_tokenizer(tmp_path / "none.json")
-    with pytest.raises(DataError, match="tokenizer.json doesn't exist"):
+    with pytest.raises(DataError, match=r"tokenizer\.json doesn't exist"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(DataError, match="holds vocab.json but no tokenizer.json"):
+    with pytest.raises(DataError, match=r"holds vocab\.json but no tokenizer\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(DataError, match="no valid tokenizer file"):
@@ -216,7 +216,7 @@ def test_tok_08_a_dictionary_is_loaded_with_a_count(tmp_path: Path) -> None:
     path.write_text("\ufeff明月\n春花\tn\t500\n秋月 3 n\n\n东风 n 2\n小楼\t9\n明月\n", encoding="utf-8")
     words = load_words(path)
     assert words == ("明月", "春花", "秋月", "东风", "小楼")
-    assert (words.num_blank, words.num_repeated) == (1, 1)
+    assert words.summary().endswith("words.txt: 5 words, 1 repeated, 1 blank lines.")
 
 
 @pytest.mark.parametrize("line", ["明月/n", "明月,500", "明月 n v 5", "明月 5 6", "明月 名词"])

@@ -32,7 +32,7 @@ BUILDER_VERSION = 1
 """Raise it when the same input would give other tokens or other shards; old caches are then left alone."""
 IN_PROCESS_BYTES = 2 << 20
 """A smaller source is tokenised here: starting processes takes longer."""
-_MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 4 << 20, 128 << 20
+_MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 4 << 20, 64 << 20
 _BLOCKS_WANTED = 256
 
 Notice = Callable[[str], None]
@@ -152,10 +152,15 @@ def _block_bytes(size_bytes: int) -> int:
 
 
 def _num_workers(data: DataSection, source: SourceSection, size_bytes: int, block_bytes: int) -> int:
-    wanted = data.build_workers or len(os.sched_getaffinity(0))
+    wanted = data.build_workers or _num_cores()
     only_here = source.map is not None and source.map.startswith("__main__:")  # no other process has that function
     small = size_bytes < IN_PROCESS_BYTES and source.map is None and data.build_workers is None
     return 1 if small or only_here else min(wanted, max(size_bytes // block_bytes, 1) + 1)
+
+
+def _num_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _build_until_whole(plan: BuildPlan, progress: Progress, notice: Notice) -> TokenStore:

@@ -11,7 +11,7 @@ from trireme.data.document import Document, SourceCounts
 from trireme.data.encoding import check_encoding
 from trireme.data.mapping import MapFunction, error_place, load_map
 from trireme.data.record import TEXT_KINDS, Flaw, Record, read_records
-from trireme.data.scan import Part, scan_source
+from trireme.data.scan import Part, record_kind, scan_file, scan_source
 from trireme.data.source import ResolvedSource, resolve_source
 from trireme.errors import DataError
 
@@ -70,13 +70,14 @@ class DocumentReader:
         """Return the document of one record, or what is wrong with it."""
         value: Any = record.value
         if self.map is not None:
-            value = self._mapped(record)
+            value = self.mapped(record)
             if value is None or isinstance(value, Flaw):
                 return value or Flaw(reason="map_none", where=record.where)
         if isinstance(value, str):
             value, name = {"text": value}, "text"
         else:
-            name = "text" if kind in TEXT_KINDS and not self.text_field else self.text_field
+            plain = kind in TEXT_KINDS and self.map is None and not self.source.field
+            name = "text" if plain else self.text_field
         return self._taken(value, name, where=record.where)
 
     def _taken(self, value: dict[str, Any], name: str, *, where: str) -> Document | Flaw:
@@ -90,7 +91,7 @@ class DocumentReader:
             return Flaw(reason="empty", where=where)
         return Document(text=text, prompt=prompt, where=where)
 
-    def _mapped(self, record: Record) -> Any:
+    def mapped(self, record: Record) -> Any:
         """Call the user's function; whatever it raises names the record and the line of the function."""
         assert self.map is not None
         code = getattr(self.map.function, "__code__", None)
@@ -131,23 +132,23 @@ def _kind_of(value: Any) -> str:
 
 
 def choose_field(reader: DocumentReader, resolved: ResolvedSource) -> TextField:
-    """Return the field that holds the text, judged by the first good record.
+    """Return the field that holds the text, judged by the first good record that has fields.
 
     Raises:
-        DataError: The named field isn't there, or no rule settles which it is.
+        DataError: No rule settles which field it is.
     """
     source = reader.source
     if source.field:
         return TextField(name=source.field, how="named")
-    for part, record in _first_records(resolved, source):
-        value: Any = reader._mapped(record) if reader.map else record.value
-        if isinstance(value, str) or (part.kind in TEXT_KINDS and reader.map is None):
-            return TextField(name="", how="plain")
+    for record in _first_records(resolved, source, plain_too=reader.map is not None):
+        value = reader.mapped(record) if reader.map else record.value
+        if isinstance(value, str):
+            return TextField(name="text", how="plain")
         if isinstance(value, dict):
             return _choose(value, prompt_field=source.prompt_field, where=record.where)
         if isinstance(value, Flaw) and value.error is not None and reader.on_bad_record == "stop":
             raise value.error
-    return TextField(name="text", how="custom")
+    return TextField(name="text", how="plain")
 
 
 def _choose(value: dict[str, Any], *, prompt_field: str | None, where: str) -> TextField:
@@ -162,15 +163,19 @@ def _choose(value: dict[str, Any], *, prompt_field: str | None, where: str) -> T
     raise DataError(key, where=where, fields=fields, candidates=", ".join(usual or texts))
 
 
-def _first_records(resolved: ResolvedSource, source: SourceSection) -> Iterator[tuple[Part, Record]]:
+def _first_records(resolved: ResolvedSource, source: SourceSection, *, plain_too: bool) -> Iterator[Record]:
+    """Yield some good records; those that are plain text only if a map function may give them fields."""
     seen = 0
-    for part in scan_source(resolved, source=source, part_bytes=_PEEK_BYTES):
-        for record in read_records(part):
-            if isinstance(record, Record):
-                yield part, record
-            seen += 1
-            if seen >= _PEEK_RECORDS:
-                return
+    for file in resolved.files:
+        if not plain_too and record_kind(file, source) in TEXT_KINDS:
+            continue
+        for part in scan_file(file, source=source, part_bytes=_PEEK_BYTES):
+            for record in read_records(part):
+                if isinstance(record, Record):
+                    yield record
+                seen += 1
+                if seen >= _PEEK_RECORDS:
+                    return
 
 
 def read_documents(

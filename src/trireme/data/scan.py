@@ -71,7 +71,7 @@ def _limited(parts: Iterator[Part], limit: int) -> Iterator[Part]:
 
 def scan_file(file: SourceFile, *, source: SourceSection, part_bytes: int) -> Iterator[Part]:
     """Yield the parts of one file."""
-    kind = _record_kind(file, source)
+    kind = record_kind(file, source)
     if kind == "parquet":
         yield from _scan_parquet(file)
     elif kind in WHOLE_FILE_KINDS:
@@ -84,7 +84,8 @@ def scan_file(file: SourceFile, *, source: SourceSection, part_bytes: int) -> It
         yield _whole_file(file, kind, source)
 
 
-def _record_kind(file: SourceFile, source: SourceSection) -> str:
+def record_kind(file: SourceFile, source: SourceSection) -> str:
+    """Return how the file's bytes become records: the ``kind`` of its parts."""
     if file.kind == "json":
         return _json_kind(file)
     if file.kind != "txt":

@@ -1,4 +1,4 @@
-"""Processes that make shards: ``python -m trireme.data.shard_worker``, fed over pipes.
+"""Processes that make shards: plain interpreters, fed over pipes.
 
 A fresh interpreter rather than multiprocessing: nothing is inherited from a parent that has threads, and a
 user's script needs no ``if __name__ == "__main__"``. A worker ends when its pipe does, so none outlives a kill.
@@ -7,9 +7,9 @@ user's script needs no ``if __name__ == "__main__"``. A worker ends when its pip
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
-import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +24,10 @@ from trireme.data.shard_build import Block, ShardBuilder, ShardJob
 from trireme.errors import DataError, TriremeError
 
 _LENGTH = struct.Struct("<Q")
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from trireme.data.shard_worker import answer_blocks; answer_blocks()"
+)
 
 
 class ShardWorkers:
@@ -51,29 +55,35 @@ class ShardWorkers:
     def _one(self, block: Block) -> ShardNote:
         worker = getattr(self._local, "worker", None)
         if worker is None:
-            worker = self._local.worker = _Worker(self._job)
+            worker = self._local.worker = _Worker()
             self._workers.append(worker)
+            worker.ask(self._job)
         note: ShardNote = worker.ask(block)
         return note
 
     def close(self) -> None:
         """Stop the workers; what they have not finished is left undone."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.close()
-        self._threads.shutdown(wait=True)
+        for _ in range(2):  # a thread may have been starting its worker during the first round
+            for worker in self._workers:
+                worker.close()
+            self._threads.shutdown(wait=True)
 
 
 class _Worker:
     """One process and the pipes to it."""
 
-    def __init__(self, job: ShardJob) -> None:
+    def __init__(self) -> None:
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "trireme.data.shard_worker"]
-        # The parent's import path, so that a map function is found wherever the parent found it.
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self.ask(job)
+        # The parent's import path, so that a map function is found wherever the parent found it; a session of its
+        # own, so that Ctrl-C is the parent's to handle.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
 
     def ask(self, message: object) -> Any:
         """Send one message and return the answer; raise what the worker raised."""
@@ -116,9 +126,8 @@ def _receive(stream: BinaryIO | Any) -> Any:
     return pickle.loads(content)
 
 
-def main() -> None:
+def answer_blocks() -> None:
     """Answer a job, then blocks, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a map function prints must not fall into the answers
     builder: ShardBuilder | None = None
@@ -138,7 +147,3 @@ def main() -> None:
         except MemoryError:
             answer = DataError("data.worker_memory")
         _send(answers, answer)
-
-
-if __name__ == "__main__":
-    main()

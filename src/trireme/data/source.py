@@ -80,17 +80,32 @@ def _split_limit(path: str) -> tuple[str, int | None]:
     return match[1], limit
 
 
-def _list_paths(location: str) -> list[Path]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A file that a path leads to; hidden if it or a folder below the one asked for begins with a dot."""
+
+    path: Path
+    hidden: bool = False
+
+
+def _list_paths(location: str) -> list[_Found]:
     path = Path(location).expanduser()
     if path.is_file():
-        return [path]
+        return [_Found(path=path)]
     if path.is_dir():
-        return [p for p in sorted(path.rglob("*")) if p.is_file()]
-    found = [Path(p) for p in glob.glob(str(path), recursive=True)] if glob.has_magic(str(path)) else []
-    if not found:
+        return _inside(path)
+    matched = [Path(p) for p in glob.glob(str(path), recursive=True)] if glob.has_magic(str(path)) else []
+    if not matched:
         raise DataError("data.not_found", path=location, nearest=_nearest(path))
-    inside = [p for folder in found if folder.is_dir() for p in folder.rglob("*")]
-    return sorted({p for p in (*found, *inside) if p.is_file()})
+    found = {p: _Found(path=p) for p in matched if p.is_file()}
+    for folder in matched:
+        found = {entry.path: entry for entry in (_inside(folder) if folder.is_dir() else [])} | found
+    return [found[p] for p in sorted(found)]
+
+
+def _inside(folder: Path) -> list[_Found]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [_Found(path=p, hidden=any(x.startswith(".") for x in p.relative_to(folder).parts)) for p in paths]
 
 
 def _nearest(path: Path) -> str:
@@ -105,18 +120,17 @@ def _nearest(path: Path) -> str:
     return ", ".join(str(folder / name) for name in close) if close else str(folder.resolve())
 
 
-def _from_paths(asked: str, paths: list[Path], max_records: int | None) -> ResolvedSource:
+def _from_paths(asked: str, found: list[_Found], max_records: int | None) -> ResolvedSource:
     files, ignored = [], Counter[str]()
-    for path in paths:
+    for path, hidden in ((entry.path, entry.hidden) for entry in found):
         kind, compression = classify(path)
-        hidden = any(part.startswith(".") for part in path.parts if part not in (".", ".."))
-        if kind and not (hidden and len(paths) > 1):
+        if kind and not hidden:
             files.append(_source_file(path, kind, compression))
         else:
-            ignored["hidden" if kind else "".join(path.suffixes[-2:]) or path.name] += 1
+            ignored["hidden" if hidden else path.suffix or path.name] += 1
     if not files:
-        found = ", ".join(f"{name} ({n})" for name, n in ignored.most_common(8)) or "-"
-        raise DataError("data.nothing_readable", path=asked, found=found, forms=FORMS)
+        passed_over = ", ".join(f"{name} ({n})" for name, n in ignored.most_common(8)) or "-"
+        raise DataError("data.nothing_readable", path=asked, found=passed_over, forms=FORMS)
     full = tuple(file for file in files if file.size_bytes)
     if not full:
         raise DataError("data.empty_file", path=files[0].path if len(files) == 1 else asked)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trireme.data.encoding import decode_text
 from trireme.errors import DataError
+from trireme.words import say
 
 _TAG = re.compile(r"[A-Za-z]{1,8}")
 _OTHER_FORM = re.compile(r".+[/,，;|:_](?:[a-z]{1,4}|\d+)")
@@ -17,16 +18,23 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 class WordList(tuple[str, ...]):
     """The words of a dictionary, each once, in its order, with what was passed over."""
 
+    path: Path
     num_blank: int
     num_repeated: int
 
-    def __new__(cls, words: list[str], *, num_blank: int = 0) -> WordList:
+    def __new__(cls, words: list[str], *, path: Path, num_blank: int = 0) -> WordList:
         """Keep the first of each word."""
         unique = dict.fromkeys(words)
         found = super().__new__(cls, unique)
+        found.path = path
         found.num_blank = num_blank
         found.num_repeated = len(words) - len(unique)
         return found
+
+    def summary(self) -> str:
+        """Return one sentence: how many words, how many lines were repeated or blank."""
+        counts = {"words": len(self), "repeated": self.num_repeated, "blank": self.num_blank}
+        return say("data.words_loaded", path=self.path, **counts)
 
 
 def load_words(path: str | Path) -> WordList:
@@ -47,7 +55,7 @@ def load_words(path: str | Path) -> WordList:
     words = [_word(line, where=f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not words:
         raise DataError("data.words_empty", path=path)
-    return WordList(words, num_blank=len(lines) - len(words))
+    return WordList(words, path=path, num_blank=len(lines) - len(words))
 
 
 def _word(line: str, *, where: str) -> str:
