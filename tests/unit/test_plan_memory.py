@@ -74,7 +74,18 @@ def test_gradients_meet_activations_only_from_the_second_micro_batch_on() -> Non
         for count in (1, 2)
     )
     assert one.moment == two.moment == "loss"
-    assert two.total_bytes - one.total_bytes == 4 * count_params(shape).total
+    assert one.parts["gradients"] == 0
+    assert two.parts["gradients"] == 4 * count_params(shape).total
+
+
+def test_only_a_cpu_counts_what_its_allocator_keeps() -> None:
+    shape = PRESETS["llama-19m"]
+    estimates = {
+        kernels: estimate_memory(shape, policy="fp32", microbatch_seqs=8, seq_len=256, kernels=kernels)  # type: ignore[arg-type]
+        for kernels in ("host", "device")
+    }
+    assert estimates["host"].parts["allocator"] > 0
+    assert estimates["device"].parts["allocator"] == 0
 
 
 def test_a_large_model_with_a_tiny_batch_peaks_at_the_update() -> None:

@@ -9,6 +9,7 @@ TEXTS = {
     "part_weight_casts": Text(en="16-bit weights", zh="16 位权重副本"),
     "part_activations": Text(en="activations", zh="激活值"),
     "part_logits": Text(en="logits", zh="logits"),
+    "part_allocator": Text(en="kept by the allocator", zh="分配器保留"),
     "part_program": Text(en="program", zh="程序本身"),
     "assumed_mfu": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
     "from_probe": Text(en="{count} steps measured", zh="由 {count} 步实测得出"),
