@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.family_models import MEASURED, NO_SDPA, SEQ_LEN, SEQS, TARGET_LEN, Sizes, Tiny, tiny_model
+from trireme.errors import ModelError
 from trireme.graph import (
+    AttentionCount,
+    AttentionShape,
     Batch,
+    DecoderNumbers,
     Kernels,
     Load,
     ModelGraph,
     count_model_flops,
+    count_model_params,
     estimate_cache_bytes,
     estimate_saved_bytes,
     find_model,
     read_config,
+    read_numbers,
 )
 
 KEPT_TOLERANCE = 0.01
@@ -93,6 +101,20 @@ def test_bytes_kept_for_backward_equal_those_that_autograd_keeps(name: str, atte
 
 def _cast(value: Any, dtype: Any) -> Any:
     return value.to(dtype) if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+def test_the_loss_keeps_log_probabilities_in_float32() -> None:
+    import torch
+
+    tiny = tiny_model("llama", Sizes(vocab=500))
+    inputs = tiny.inputs()
+    model = build(tiny, attention="sdpa").to(torch.bfloat16)
+    kept = kept_bytes(model, {**inputs, "labels": inputs["input_ids"]})
+    graph = read_config(tiny.values())
+    kernels = Kernels(attention="sdpa")
+    assert estimate_saved_bytes(graph, batch_of("llama"), kernels, with_loss=True) == pytest.approx(
+        kept, rel=KEPT_TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
@@ -178,6 +200,80 @@ def test_chunks_bound_what_a_query_sees() -> None:
     attention = next(op.attention for op in chunked.ops if op.attention)
     exact = sum(row % 8192 + 1 for row in range(20000))
     assert attention.count_pairs(Load(seqs=1, seq_len=20000), count="causal") == exact
+
+
+@given(
+    seq_len=st.integers(1, 60),
+    window=st.none() | st.integers(1, 70),
+    chunk=st.none() | st.integers(1, 70),
+    causal=st.booleans(),
+)
+def test_pairs_are_those_that_the_mask_lets_through(
+    seq_len: int, window: int | None, chunk: int | None, causal: bool
+) -> None:
+    shape = AttentionShape(
+        heads=1, kv_heads=1, qk_width=1, v_width=1, causal=causal, window=window, chunk=None if window else chunk
+    )
+    load = Load(seqs=1, seq_len=seq_len)
+    causal_pairs = sum(
+        _sees(query, key, shape) for query in range(seq_len) for key in range(query + 1 if causal else seq_len)
+    )
+    counts = {name: shape.count_pairs(load, count=name) for name in get_args(AttentionCount)}
+    assert counts["unmasked"] == seq_len**2
+    assert counts["full"] == seq_len * min(seq_len, shape.reach or seq_len)
+    assert counts["causal"] <= counts["full"] <= counts["unmasked"]
+    if causal:
+        assert counts["causal"] == causal_pairs
+
+
+def _sees(query: int, key: int, shape: AttentionShape) -> bool:
+    if shape.window:
+        return query - key < shape.window
+    return not shape.chunk or query // shape.chunk == key // shape.chunk
+
+
+NUMBERS = {
+    "gpt2": DecoderNumbers(
+        vocab_size=50257, num_layers=12, d_model=768, num_heads=12, tied=True, learned_positions=1024
+    ),
+    "llama-3-8b": DecoderNumbers(
+        vocab_size=128256, num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ffn=14336, gated=True
+    ),
+    "mixtral-8x7b": DecoderNumbers(
+        vocab_size=32000,
+        num_layers=32,
+        d_model=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        gated=True,
+        num_experts=8,
+        top_k=2,
+        d_expert=14336,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_decoder_known_by_its_numbers_costs_what_the_published_one_does(name: str) -> None:
+    plain, known = read_numbers(NUMBERS[name]), find_model(name)
+    assert count_model_params(plain) == count_model_params(known)
+    for count in get_args(AttentionCount):
+        batch = Batch(seqs=1, seq_len=1000)
+        assert count_model_flops(plain, batch, count=count) == count_model_flops(known, batch, count=count)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"num_heads": 5}, "num_heads=5"),
+        ({"num_kv_heads": 3}, "num_kv_heads=3"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"num_experts": 4, "top_k": 5, "d_expert": 8}, "top_k=5"),
+    ],
+)
+def test_impossible_numbers_are_refused(change: dict[str, int], part: str) -> None:
+    with pytest.raises(ModelError, match=part):
+        DecoderNumbers(**{"vocab_size": 9, "num_layers": 1, "d_model": 8, "num_heads": 4, **change})  # type: ignore[arg-type]
 
 
 def test_flops_of_the_reference_decoder_follow_the_published_formula() -> None:

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         estimate_cache_bytes,
         estimate_saved_bytes,
     )
+    from trireme.graph.families.plain import read_numbers
     from trireme.graph.families.reference import read_shape
     from trireme.graph.family import FAMILIES, read_config
     from trireme.graph.model import Batch, LayerRun, ModelGraph, ModelParam, Section, Stack, Tie
     from trireme.graph.name import find_graph, find_model, model_names, model_source
+    from trireme.graph.numbers import DecoderNumbers
     from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
     from trireme.graph.tensor import Kernels, Load, Saved, Tensor
 
@@ -53,10 +55,12 @@ _LAZY = {
         "estimate_cache_bytes",
         "estimate_saved_bytes",
     ),
+    "families.plain": ("read_numbers",),
     "families.reference": ("read_shape",),
     "family": ("FAMILIES", "read_config"),
     "model": ("Batch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
     "name": ("find_graph", "find_model", "model_names", "model_source"),
+    "numbers": ("DecoderNumbers",),
     "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
     "tensor": ("Kernels", "Load", "Saved", "Tensor"),
 }
@@ -81,6 +85,7 @@ __all__ = [
     "Batch",
     "Block",
     "BlockParam",
+    "DecoderNumbers",
     "DecoderShape",
     "ExpertShape",
     "FlopCount",
@@ -118,6 +123,7 @@ __all__ = [
     "model_names",
     "model_source",
     "read_config",
+    "read_numbers",
     "read_shape",
     "resolve_shape",
 ]

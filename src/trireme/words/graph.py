@@ -27,6 +27,10 @@ TEXTS: dict[str, Text] = {
         en="{model}: {whole_key}={whole} can't be split evenly by {part_key}={part}",
         zh="{model}：{whole_key}={whole} 不能被 {part_key}={part} 整除",
     ),
+    "bad_top_k": Text(
+        en="top_k={top_k} of {num_experts} experts can't be chosen; it must be from 1 to the number of experts",
+        zh="无法从 {num_experts} 个专家中选出 top_k={top_k} 个，top_k 应在 1 与专家数之间",
+    ),
     "no_family": Text(
         en="{model}: there is no model_type, so its family is unknown; config.json of a Hugging Face model has one",
         zh="{model}：缺少 model_type，无法判断模型家族；Hugging Face 模型的 config.json 都带有这一项",
