@@ -33,7 +33,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "model.rope_theta": ("rope_theta", "rotary_base"),
         "model.norm_eps": ("rms_norm_eps", "norm_epsilon"),
         "model.tie_embeddings": ("tie_word_embeddings",),
-        "model.dropout": ("hidden_dropout", "hidden_dropout_prob", "resid_pdrop"),
+        "model.dropout": ("resid_pdrop",),
         "data.sources": ("train_file", "train_files", "train_dataset_path"),
         "data.eval_sources": ("validation_file", "validation_files", "eval_dataset_path"),
         "data.tokenizer": ("tokenizer_name_or_path", "tokenizer_name"),
@@ -119,6 +119,8 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "data_path": "preprocessed",
         "dataset_name": "hub_dataset",
         "text_column_name": "text_field",
+        "hidden_dropout": "hidden_dropout",
+        "hidden_dropout_prob": "hidden_dropout",
         "attention_dropout": "attention_dropout",
         "attention_dropout_prob": "attention_dropout",
     }

@@ -284,6 +284,10 @@ TEXTS: dict[str, Text] = {
         en="{key} belongs to a source here: data.sources.0.field.",
         zh="这里它属于某个数据源：data.sources.0.field（原写法 {key}）。",
     ),
+    "not_hidden_dropout": Text(
+        en="{key} drops embeddings as well; here model.dropout acts on residual branches alone.",
+        zh="{key} 还会作用于嵌入层；这里的 model.dropout 只作用于残差分支。",
+    ),
     "not_attention_dropout": Text(
         en="{key} has no equal in the reference decoder; model.dropout acts on residual branches.",
         zh="参考解码器没有 {key}；model.dropout 作用于残差分支。",
