@@ -1,3 +1,34 @@
-"""Trireme trains large models: plain PyTorch in, any parallel layout out."""
+"""Trireme trains large models: plain PyTorch in, any parallel layout out.
+
+``run`` trains from settings, ``load`` gives a trained model back, ``Stepper`` makes the steps of a loop of
+your own; ``save_folder`` writes a Hugging Face folder. They load on first use: importing this is free.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trireme.job import load, run
+    from trireme.models import save_folder
+    from trireme.train import Callback, Stepper
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Callback": "trireme.train",
+    "Stepper": "trireme.train",
+    "load": "trireme.job",
+    "run": "trireme.job",
+    "save_folder": "trireme.models",
+}
+
+__all__ = ["Callback", "Stepper", "__version__", "load", "run", "save_folder"]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,22 @@
 """A whole run from a whole RunConfig: the one place that hands each room its section."""
 
-from trireme.job.options import RunOptions
-from trireme.job.train import run_training
+from __future__ import annotations
 
-__all__ = ["RunOptions", "run_training"]
+from typing import TYPE_CHECKING
+
+from trireme.job.api import load, run
+from trireme.job.options import RunOptions
+
+if TYPE_CHECKING:
+    from trireme.job.train import run_training
+
+__all__ = ["RunOptions", "load", "run", "run_training"]
+
+
+def __getattr__(name: str) -> object:
+    """Give ``run_training`` on first use: it needs torch, and options and settings don't."""
+    if name == "run_training":
+        from trireme.job.train import run_training
+
+        return run_training
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from trireme.config import RunConfig
 from trireme.data import Batch, Loader, PreparedData
 from trireme.errors import ModelError
 from trireme.job.initial import init_weights
-from trireme.job.writing import sampler
+from trireme.job.sample import build_sampler
 from trireme.mesh import choose_device, set_threads
 from trireme.models import build_model, call_model, check_isolation, module_device
 from trireme.observe import Observer, RunFolder
@@ -22,6 +23,7 @@ from trireme.train import (
     Decision,
     Objective,
     Pieces,
+    Policy,
     Precision,
     Schedule,
     Snapshot,
@@ -104,6 +106,7 @@ def build_pieces(
     peak_flops_per_s: float | None,
     command: str,
     allow_missing: frozenset[str],
+    run_dir: Path,
 ) -> Pieces:
     """Put together what ``fit`` runs."""
     train, stream, held_out = config.train, data.train, data.evaluation
@@ -132,13 +135,7 @@ def build_pieces(
         open_loader=open_loader,
         samples_per_epoch=stream.num_samples,
         eval_batches=eval_batches if held_out is not None else None,
-        sample=sampler(
-            machine.module,
-            tokenizer=data.tokenizer,
-            prompts=train.sample_prompts,
-            num_tokens=train.sample_tokens,
-            seed=config.run.seed,
-        ),
+        sample=build_sampler(machine.module, tokenizer=data.tokenizer, config=config, run_dir=run_dir),
         save=save,
         data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
         check_data_state=lambda state: stream.check_state(state, global_batch_seqs=batch_seqs),
@@ -179,15 +176,21 @@ def compile_module(
     if train.compile == "off":
         return
     batch = data.train.read(0, global_batch_seqs=train.global_batch_seqs)
-    trial = {"objective": machine.objective, "precision": machine.precision}
+    objective, precision = machine.objective, machine.precision
     if train.compile == "on":
         apply_compile(machine.module)
-        check_compile(machine.module, batch, **trial)
+        check_compile(machine.module, batch, objective=objective, precision=precision)
         return
     microbatches = -(-train.global_batch_seqs // (train.microbatch_seqs or train.global_batch_seqs))
     saved = folder.decide(
         "compile",
-        lambda: choose_compile(machine.module, batch, planned_microbatches=microbatches * max_steps, **trial).to_json(),
+        lambda: choose_compile(
+            machine.module,
+            batch,
+            objective=objective,
+            precision=precision,
+            planned_microbatches=microbatches * max_steps,
+        ).to_json(),
     )
     decision = decision_from_json(saved)
     notice(say("job.compile_decided", choice=decision.choice, reason=say(f"job.compile_{decision.reason}")))
@@ -221,7 +224,7 @@ def _choose_policy(
     folder: RunFolder,
     objective: Objective,
     device: torch.device,
-) -> tuple[str, Decision | None]:
+) -> tuple[Policy, Decision | None]:
     policy = config.precision.policy
     if policy != "auto":
         return policy, None
@@ -229,7 +232,7 @@ def _choose_policy(
         "precision", lambda: choose_precision(module, batch, objective=objective, device=device).to_json()
     )
     decision = decision_from_json(saved)
-    return decision.choice, decision
+    return cast(Policy, decision.choice), decision
 
 
 def _gain(decision: Decision) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Weights to begin with: a checkpoint's or a folder's, and nothing else of it."""
+"""Weights of a checkpoint or a folder for a module that is there, and nothing else of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 from torch import nn
 
-from trireme.checkpoint import newest_checkpoint, open_checkpoint, restore_tensors
+from trireme.checkpoint import MODEL_PREFIX, Checkpoint, newest_checkpoint, open_checkpoint, restore_tensors
 from trireme.errors import ModelError
 from trireme.models import load_folder_weights
-from trireme.train import MODEL_PREFIX
 from trireme.words import say
 
 
@@ -27,12 +26,32 @@ def init_weights(module: nn.Module, path: Path, *, notice: Callable[[str], None]
         load_folder_weights(module, path)
         notice(say("job.init_folder", path=path))
         return
-    if (path / "checkpoints").is_dir():
-        checkpoint = newest_checkpoint(path / "checkpoints", notice=notice)
-    else:
-        checkpoint = open_checkpoint(path, notice=notice) if (path / "manifest.json").is_file() else None
+    checkpoint = _find(path, notice=notice)
     if checkpoint is None:
         raise ModelError("job.init_nothing", path=path)
-    names = {f"{MODEL_PREFIX}{name}": tensor for name, tensor in module.state_dict(keep_vars=True).items()}
-    restore_tensors(checkpoint, names, prefix=MODEL_PREFIX)
+    restore_weights(module, checkpoint)
     notice(say("job.init_checkpoint", path=checkpoint.path, step=checkpoint.step))
+
+
+def restore_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
+    """Copy a checkpoint's weights into ``module``, strictly, rounding to the module's formats.
+
+    Raises:
+        CheckpointError: A weight is missing, unexpected or of another shape.
+    """
+    named = {f"{MODEL_PREFIX}{name}": value for name, value in module.state_dict(keep_vars=True).items()}
+    # A tied weight is saved once; its other names are the same tensor and need no claim of their own.
+    firsts = {id(value): name for name, value in reversed(named.items())}
+    targets = {name: value for name, value in named.items() if firsts[id(value)] == name}
+    formats = {name: value.dtype for name, value in targets.items()}
+    for name in targets.keys() & set(checkpoint.names):
+        targets[name].data = targets[name].data.to(checkpoint.dtype(name))
+    restore_tensors(checkpoint, targets, prefix=MODEL_PREFIX)
+    for name, value in targets.items():
+        value.data = value.data.to(formats[name])
+
+
+def _find(path: Path, *, notice: Callable[[str], None]) -> Checkpoint | None:
+    if (path / "checkpoints").is_dir():
+        return newest_checkpoint(path / "checkpoints", notice=notice)
+    return open_checkpoint(path, notice=notice) if (path / "manifest.json").is_file() else None

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_WEIGHTS = "model."
 _MANIFEST = "manifest.json"
 Notice = Callable[[str], None]
 
@@ -111,6 +110,7 @@ def _best(infos: list[CheckpointInfo]) -> CheckpointInfo | None:
 
 
 def _load_checkpoint(checkpoint: Checkpoint, *, run: Path, device: torch.device | None) -> LoadedRun:
+    from trireme.job.initial import restore_weights
     from trireme.models import build_model, context_length
 
     if not (run / "config.yaml").is_file():
@@ -119,8 +119,7 @@ def _load_checkpoint(checkpoint: Checkpoint, *, run: Path, device: torch.device 
     tokenizer = load_tokenizer(run / "tokenizer")
     seq_len = config.data.seq_len
     model = build_model(config.model, vocab_size=tokenizer.vocab_size, seq_len=seq_len, seed=config.run.seed)
-    _restore_weights(checkpoint, model)
-    add_bos = config.data.add_bos
+    restore_weights(model, checkpoint)
     return LoadedRun(
         path=checkpoint.path,
         model=_ready(model, device),
@@ -128,25 +127,10 @@ def _load_checkpoint(checkpoint: Checkpoint, *, run: Path, device: torch.device 
         config=config,
         step=checkpoint.step,
         chat_template=find_chat_template(run / "tokenizer"),
-        adds_bos=tokenizer.bos_id is not None if add_bos is None else add_bos,
+        adds_bos=begins_with_bos(tokenizer, config=config),
         stop_ids=_stop_ids(run / "tokenizer", tokenizer),
         max_seq_len=context_length(model) or seq_len,
     )
-
-
-def _restore_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
-    """Weights alone, strictly, in the format they were saved in."""
-    from trireme.checkpoint import restore_tensors
-
-    named = {f"{_WEIGHTS}{name}": value for name, value in model.state_dict(keep_vars=True).items()}
-    saved = set(checkpoint.names)
-    for name, value in named.items():
-        if name in saved:
-            value.data = value.data.to(checkpoint.dtype(name))
-    # A tied weight is saved once; its other names are the same tensor and need no claim of their own.
-    firsts = {id(value): name for name, value in reversed(named.items())}
-    targets = {name: value for name, value in named.items() if firsts[id(value)] == name}
-    restore_tensors(checkpoint, targets, prefix=_WEIGHTS)
 
 
 def _load_hugging_face(path: Path, *, device: torch.device | None, notice: Notice) -> LoadedRun:
@@ -165,6 +149,12 @@ def _load_hugging_face(path: Path, *, device: torch.device | None, notice: Notic
         stop_ids=_stop_ids(path, tokenizer),
         max_seq_len=context_length(model),
     )
+
+
+def begins_with_bos(tokenizer: Tokenizer, *, config: RunConfig) -> bool:
+    """Say whether documents of this run begin with the begin token."""
+    asked = config.data.add_bos
+    return tokenizer.bos_id is not None and (asked is None or asked)
 
 
 def _ready(model: nn.Module, device: torch.device | None) -> nn.Module:

@@ -248,6 +248,7 @@ class _Attempt:
             peak_flops_per_s=forecast.peak_flops_per_s,
             command=self.options.command,
             allow_missing=self.options.allow_missing,
+            run_dir=self.folder.path,
         )
         reset_peak_memory(machine.device)
         try:

@@ -1,5 +1,7 @@
 """What a person and a program see of a run: reports, run folder, logs, console, plot."""
 
+from typing import TYPE_CHECKING
+
 from trireme.observe.closing import ClosingFacts, closing_report
 from trireme.observe.console import Console
 from trireme.observe.environment import environment
@@ -14,6 +16,9 @@ from trireme.observe.run_state import RunState, find_runs, read_state, suggest_r
 from trireme.observe.screen import Line, Screen, visible
 from trireme.observe.strict_json import read_jsonl
 from trireme.observe.work import WorkProgress
+
+if TYPE_CHECKING:
+    from trireme.observe.plot import LossPlot
 
 __all__ = [
     "ClosingFacts",

@@ -22,7 +22,8 @@ from trireme.train.schedule import (
     schedule_from_json,
 )
 from trireme.train.state import Progress, Restored, restore_state, state_json, state_tensors
-from trireme.train.step import Stepper, StepResult, build_objective
+from trireme.train.step import Stepper, build_objective
+from trireme.train.step_result import StepResult
 
 __all__ = [
     "Cadence",

@@ -17,7 +17,8 @@ from trireme.checkpoint import MODEL_PREFIX, Checkpoint, restore_tensors
 from trireme.errors import CheckpointError, TrainError
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
-from trireme.train.step import StepCounters, Stepper
+from trireme.train.step import Stepper
+from trireme.train.step_result import StepCounters
 
 STATE_FORMAT = 1
 RNG = "rng"
