@@ -83,6 +83,13 @@ def test_lines_of_objects_under_the_name_json_are_read_as_lines(tmp_path: Path) 
     assert texts(path) == TEXTS
 
 
+def test_one_json_object_over_several_lines_is_no_source(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(ROWS[0], indent=1), encoding="utf-8")
+    with pytest.raises(DataError, match="must be a list of objects"):
+        texts(path)
+
+
 def test_a_text_file_is_a_document_a_paragraph_or_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("一\n二\n \n\r\n三\r\n四\n".encode())

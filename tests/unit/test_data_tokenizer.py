@@ -99,6 +99,11 @@ def test_tok_02_a_cut_character_is_marked_only_at_the_end() -> None:
     assert decoder.finish() == "\ufffd"
 
 
+def test_half_a_character_is_one_sentence() -> None:
+    with pytest.raises(DataError, match=r"U\+DC80"):
+        small().encode("明月\udc80")
+
+
 def test_tok_06_one_text_is_encoded_as_a_batch_of_one() -> None:
     for tokenizer in (small(), sentencepiece_like()):
         texts = list(lyrics()[:20])
@@ -242,6 +247,13 @@ def test_words_of_a_dictionary_are_whole_tokens_everywhere() -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert set(words) <= {tokenizer.token_text(token_id) for token_id in ids}
+
+
+def test_a_word_that_was_learned_anyway_keeps_its_id() -> None:
+    tokenizer = train_tokenizer(["def f(self): return self"] * 9, vocab_size=300, words=["self", "明月", "def"])
+    ids = [tokenizer.encode(word) for word in ("self", "明月", "def")]
+    assert all(len(found) == 1 and found[0] < tokenizer.vocab_size for found in ids)
+    assert tokenizer.decode(tokenizer.encode("def 明月self")) == "def 明月self"
 
 
 def test_a_tokenizer_is_trained_once_and_again_when_the_text_changes(tmp_path: Path) -> None:

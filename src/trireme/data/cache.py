@@ -52,7 +52,7 @@ def locked(path: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         raise DataError("data.no_locks", folder=path.parent) from error
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -98,8 +99,18 @@ def _json_kind(file: SourceFile) -> str:
     for chunk in read_chunks(file):
         head = chunk.content.removeprefix(codecs.BOM_UTF8).lstrip()
         if head:
-            return "jsonl" if head[:1] == b"{" else "json"
+            first_line, is_whole, _ = head.partition(b"\n")
+            lines = head[:1] == b"{" and (_is_json(first_line) or not is_whole)
+            return "jsonl" if lines else "json"
     return "json"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _line_ends_are_bytes(encoding: str) -> bool:

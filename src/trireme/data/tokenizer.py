@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from trireme.data.decode import ByteDecoder, PieceDecoder, StreamDecoder, bytes_of_vocabulary
+from trireme.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -32,6 +33,14 @@ class DocumentIds:
 
     ids: list[int]
     prompt_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specials:
+    """Ids of the special tokens (``bos``, ``eos``, ``pad``), as far as ``origin`` names them."""
+
+    origin: str
+    ids: dict[str, int]
 
 
 class Tokenizer:
@@ -68,6 +77,18 @@ class Tokenizer:
         values = (self.text, self.bos_id, self.eos_id, self.pad_id, self.origin, self.specials_from)
         return _rebuild, values
 
+    def with_specials(self, specials: Specials) -> Tokenizer:
+        """Return the same tokenizer with other special tokens; without a pad token rows are filled with the end."""
+        found = object.__new__(Tokenizer)  # shares the engine: a large vocabulary takes a second to load
+        found.__dict__.update(self.__dict__)
+        for cached in ("fingerprint", "special_ids"):
+            found.__dict__.pop(cached, None)
+        ids = specials.ids
+        found.bos_id, found.eos_id = ids.get("bos"), ids.get("eos")
+        found.pad_id = ids.get("pad", ids.get("eos", 0))
+        found.specials_from = specials.origin
+        return found
+
     @cached_property
     def text(self) -> str:
         """The canonical ``tokenizer.json``: sorted keys, without truncation and padding."""
@@ -100,11 +121,18 @@ class Tokenizer:
         return self.encode_batch([text], parse_special=parse_special)[0]
 
     def encode_batch(self, texts: Sequence[str], *, parse_special: bool = False) -> list[list[int]]:
-        """Return the ids of each text, equal to encoding it alone."""
+        """Return the ids of each text, equal to encoding it alone.
+
+        Raises:
+            DataError: A text holds half a character (a lone surrogate).
+        """
         engine = self._parsing_engine if parse_special else self._engine
         if any(len(text) > LONG_TEXT_CHARACTERS for text in texts):
             return [self._encode_long(engine, text) for text in texts]
-        return [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        try:
+            return [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except TypeError as error:  # what the library makes of half a character, e.g. from a terminal
+            raise _half_character(texts) from error
 
     def _encode_long(self, engine: Engine, text: str) -> list[int]:
         ids: list[int] = []
@@ -188,6 +216,14 @@ def _load_engine(text: str, *, parse_special: bool) -> Engine:
     engine.no_padding()
     engine.encode_special_tokens = not parse_special
     return engine
+
+
+def _half_character(texts: Sequence[str]) -> DataError:
+    for text in texts:
+        half = next((character for character in text if "\ud800" <= character <= "\udfff"), "")
+        if half:
+            return DataError("data.surrogate_text", text=text[:40], character=f"U+{ord(half):04X}")
+    raise TypeError("only texts can be encoded")
 
 
 def _safe_pieces(engine: Engine, text: str) -> list[str]:

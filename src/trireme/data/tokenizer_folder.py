@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trireme.data.tokenizer import Tokenizer
+from trireme.data.tokenizer import Specials, Tokenizer
 from trireme.errors import DataError
 
 _USUAL_BEGIN = ("<|begin|>", "<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "[CLS]")
 _USUAL_END = ("<|end|>", "</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "[SEP]")
 _USUAL_PAD = ("<|pad|>", "<pad>", "[PAD]", "<|endoftext|>", "<unk>")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Specials:
-    """Ids of the special tokens, as far as one file names them."""
-
-    origin: str
-    ids: dict[str, int]
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -43,16 +34,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception for whatever it can't parse
         reason = " ".join(str(error).split())[:200]
         raise DataError("data.tokenizer_damaged", path=file, reason=reason or type(error).__name__) from error
-    specials = _find_specials(file.parent, tokenizer)
-    ids = specials.ids
-    return Tokenizer(
-        text,
-        bos_id=ids.get("bos"),
-        eos_id=ids.get("eos"),
-        pad_id=ids.get("pad", ids.get("eos", 0)),
-        origin=str(file),
-        specials_from=specials.origin,
-    )
+    return tokenizer.with_specials(_find_specials(file.parent, tokenizer))
 
 
 def _missing(path: Path) -> DataError:
@@ -64,17 +46,17 @@ def _missing(path: Path) -> DataError:
     return DataError("data.tokenizer_missing", path=path / "tokenizer.json")
 
 
-def _find_specials(folder: Path, tokenizer: Tokenizer) -> _Specials:
+def _find_specials(folder: Path, tokenizer: Tokenizer) -> Specials:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         ids = _named_ids(_read_json(folder / name), tokenizer)
         if ids:
-            return _Specials(origin=name, ids=ids)
+            return Specials(origin=name, ids=ids)
     ids = _numbered_ids(_read_json(folder / "config.json"), tokenizer)
     if ids:
-        return _Specials(origin="config.json", ids=ids)
+        return Specials(origin="config.json", ids=ids)
     usual = {"bos": _USUAL_BEGIN, "eos": _USUAL_END, "pad": _USUAL_PAD}
     found = {kind: tokenizer.first_id(names) for kind, names in usual.items()}
-    return _Specials(origin="usual names", ids={kind: i for kind, i in found.items() if i is not None})
+    return Specials(origin="usual names", ids={kind: i for kind, i in found.items() if i is not None})
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

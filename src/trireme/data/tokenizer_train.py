@@ -35,8 +35,10 @@ def train_tokenizer(
     if room < 0:
         raise DataError("data.vocab_too_small", vocab_size=vocab_size, words=len(unique), least=259 + len(unique))
     content = _learn(texts, vocab_size=vocab_size - len(unique), progress=progress or Silent())
-    first = len(content["model"]["vocab"])
-    content["added_tokens"] += [_added(first + i, word, special=False) for i, word in enumerate(unique)]
+    learned = content["model"]["vocab"]
+    new = (word for word in unique if word not in learned)
+    ids = learned | {word: len(learned) + i for i, word in enumerate(new)}
+    content["added_tokens"] += [_added(ids[word], word) for word in unique]
     return Tokenizer(json.dumps(content), bos_id=0, eos_id=1, pad_id=2, origin="trained", specials_from="trained")
 
 
@@ -79,6 +81,6 @@ class _Feed:
                 yield text[start : start + _PIECE_CHARACTERS]
 
 
-def _added(token_id: int, content: str, *, special: bool) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+def _added(token_id: int, content: str) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     return {"id": token_id, "content": content, **flags}

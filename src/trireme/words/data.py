@@ -106,6 +106,10 @@ TEXTS: dict[str, Text] = {
         zh="{where}：字段 {field!r} 含有 {character}（半个字符，无法构成文本）。"
         "请修正，或设置 data.on_bad_record: skip。",
     ),
+    "surrogate_text": Text(
+        en="The text {text!r} holds {character}, half of a character, which no text can hold.",
+        zh="文本 {text!r} 含有 {character}（半个字符，无法构成文本）。",
+    ),
     "field_ambiguous": Text(
         en="{where}: which field holds the text? It could be {candidates} (fields: {fields}). "
         "Set field: of this source.",
@@ -274,9 +278,9 @@ TEXTS: dict[str, Text] = {
     ),
     # -- the disk -----------------------------------------------------------------------------------------------
     "disk_full": Text(
-        en="The disk of {folder} is full: {needed} more needed, {free} free. Free some room or set data.cache_dir "
-        "to another disk; finished parts are kept and not done again.",
-        zh="{folder} 所在磁盘已满：还需 {needed}，仅剩 {free}。请腾出空间，或把 data.cache_dir 指到别的磁盘；"
+        en="The disk of {folder} is full: the next part needs {needed}, {free} free. Free some room or set "
+        "data.cache_dir to another disk; finished parts are kept and not done again.",
+        zh="{folder} 所在磁盘已满：下一部分需 {needed}，仅剩 {free}。请腾出空间，或把 data.cache_dir 指到别的磁盘；"
         "已完成的部分会保留，不会重做。",
     ),
     "cannot_write": Text(
