@@ -54,6 +54,37 @@ def test_a_module_gets_what_its_forward_takes_by_name():
     assert losses[-1] < losses[0]
 
 
+def test_los_03_an_auxiliary_loss_beside_the_logits_is_refused_not_dropped():
+    class Outputs:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.logits, self.aux_loss = logits, logits.mean()
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(8, 8)
+
+        def forward(self, input_ids: torch.Tensor) -> Outputs:
+            return Outputs(self.embed(input_ids))
+
+    module = Mixture()
+    stepper = Stepper(module, torch.optim.SGD(module.parameters(), lr=0.1))
+    ids = torch.arange(6).view(2, 3)
+    with pytest.raises(TrainError, match="aux_loss"):
+        stepper({"input_ids": ids, "labels": ids})
+    assert not module._forward_hooks
+
+
+def test_a_token_batch_needs_nothing_but_module_and_optimizer():
+    module = nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 8))
+    module.forward = lambda input_ids: module[1](module[0](input_ids))  # type: ignore[method-assign]
+    stepper = Stepper(module, torch.optim.AdamW(module.parameters(), lr=0.05), microbatch_seqs=2)
+    ids = torch.arange(24).view(4, 6) % 8
+    batch = {"input_ids": ids, "labels": (ids + 1) % 8}
+    losses = [stepper(batch).loss for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
 def test_a_module_that_takes_nothing_of_the_batch_is_told_so():
     module = nn.Linear(3, 1)
     stepper = Stepper(

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from trireme.observe import Event
-from trireme.train.step import Stepper, StepResult
+from trireme.train.step import Stepper
+from trireme.train.step_result import StepResult
 from trireme.words import say
 
 

@@ -32,7 +32,7 @@ from trireme.train.state import (
     state_json,
     state_tensors,
 )
-from trireme.train.step import StepResult
+from trireme.train.step_result import StepResult
 from trireme.words import say
 
 

@@ -68,11 +68,10 @@ TEXTS: dict[str, Text] = {
         zh="因 bf16 舍入而丢失更新的元素占比（按参数组）：{shares}。",
     ),
     "compile_failed": Text(
-        en="train.compile=on, but torch.compile does not work on this machine ({cause}); install a C++ compiler "
-        "(g++ or clang++), or set train.compile=off.",
-        zh="设了 train.compile=on，但 torch.compile 在这台机器上不可用（{cause}）；请安装 C++ 编译器（g++ 或 "
-        "clang++），"
-        "或设 train.compile=off。",
+        en="train.compile=on, but torch.compile fails on this model and machine ({cause}); it needs a C++ compiler "
+        "(g++ or clang++). train.compile=off trains without it.",
+        zh="设了 train.compile=on，但 torch.compile 在这个模型和这台机器上失败（{cause}）；它需要 C++ 编译器"
+        "（g++ 或 clang++）。设 train.compile=off 可不用它训练。",
     ),
     "out_of_memory": Text(
         en="{device} ran out of memory at {rows} sequences a micro-batch; the result is the same with "
