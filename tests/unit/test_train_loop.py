@@ -364,6 +364,16 @@ def test_los_09_the_last_step_of_a_run_in_epochs_takes_only_what_is_left():
     assert result.tokens == 20 * SEQ_LEN
 
 
+def test_a_run_in_epochs_can_not_go_on_after_its_short_last_step(tmp_path):
+    """Or the samples that step left out would never be used."""
+    settings = section(max_steps=3)
+    plan = StepPlan(max_steps=3, global_batch_seqs=8, step_tokens=8 * SEQ_LEN, max_samples=20)
+    fit(make_pieces(_stepper("fp32"), settings=settings, plan=plan, save=_saver(tmp_path)))
+    longer = StepPlan(max_steps=5, global_batch_seqs=8, step_tokens=8 * SEQ_LEN, max_samples=40)
+    with pytest.raises(CheckpointError, match="4 samples"):
+        fit(make_pieces(_stepper("fp32"), plan=longer), resume=open_checkpoint(tmp_path / "step-3"))
+
+
 class Poison:
     """A loss that is NaN from some call on."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-DEFAULT_EVERY_STEPS = 10
+DEFAULT_EVERY_STEPS = 50
 
 
 class RoundingWatch:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trireme.checkpoint import Checkpoint
 from trireme.data import Batch
-from trireme.errors import TrainError
+from trireme.errors import CheckpointError, TrainError
 from trireme.mesh import peak_memory_bytes
 from trireme.observe import EvalReport, Event, ObserverGroup, StepReport
 from trireme.train.cadence import is_due
@@ -84,6 +84,7 @@ class _Run:
             resume, stepper=self.stepper, progress=self.progress, allow_missing=self.pieces.allow_missing
         )
         self.saved_step = self.progress.step
+        self.check_whole_steps()
         names, missing = ", ".join(self.restored.names), ", ".join(self.restored.missing)
         key = "train.resumed" if self.restored.exact else "train.resumed_inexact"
         self.event(
@@ -92,6 +93,17 @@ class _Run:
             level="info" if self.restored.exact else "warning",
             data={"exact": self.restored.exact, "restored": self.restored.names, "missing": self.restored.missing},
         )
+
+    def check_whole_steps(self) -> None:
+        """Refuse to go on after a short last step: the rest of its samples would never be used.
+
+        Raises:
+            CheckpointError: The run in epochs had ended, and is now to be longer.
+        """
+        wanted = self.progress.step * self.pieces.plan.global_batch_seqs
+        if not self.done and self.progress.num_seqs < wanted:
+            left = wanted - self.progress.num_seqs
+            raise CheckpointError("train.short_step", step=self.progress.step, left=left)
 
     def go(self, batches: Iterable[Batch], *, interrupt: Interrupt) -> FitResult:
         """Run the steps that are left."""

@@ -24,7 +24,7 @@ from trireme.train.rng import kept_rng
 
 PRECISION_MARGIN = 1.1
 """bf16 costs digits; it has to win by this factor."""
-MAX_TRIAL_TOKENS = 2048
+MAX_TRIAL_TOKENS = 1024
 REPEATS = 3
 
 

@@ -203,6 +203,12 @@ TEXTS: dict[str, Text] = {
         en="Resumed after step {step}, but not exactly: {missing} could not be restored (allowed); {names} restored.",
         zh="从第 {step} 步之后继续，但并不精确：{missing} 未能恢复（已获允许）；已恢复 {names}。",
     ),
+    "short_step": Text(
+        en="Step {step} ended a run in epochs and left out {left} samples of its batch; going on from it would never "
+        "use them. Go on from an earlier checkpoint, or start a new run with model.init_from.",
+        zh="第 {step} 步是按 epochs 训练的最后一步，其批次里有 {left} 条样本没有用到；从这里继续就永远用不到它们。"
+        "请从更早的检查点继续，或用 model.init_from 开始新的训练。",
+    ),
     "state_unclaimed": Text(
         en="The checkpoint has entries that nothing in this run claims: {names}. Resuming would drop them; the "
         "model or "
