@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from trireme.config import SourceSection
 from trireme.data import SourceCounts, read_documents
 from trireme.data.crc32c import crc32c_short, crc32c_spans
-from trireme.data.tfrecord import parse_example, write_frame
+from trireme.data.tfrecord import parse_example, read_frames
 from trireme.errors import DataError
 
 ROWS = [{"title": f"题{i}", "text": f"第{i}句，明月几时有。"} for i in range(50)]
@@ -46,6 +46,17 @@ def example(features: dict[str, bytes]) -> bytes:
 
     entries = [field(1, field(1, k.encode()) + field(2, field(1, field(1, v)))) for k, v in features.items()]
     return field(1, b"".join(entries))
+
+
+def write_frame(data: bytes) -> bytes:
+    """One TFRecord frame."""
+
+    def checksum(content: bytes) -> bytes:
+        crc = crc32c_short(content)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(data))
+    return length + checksum(length) + data + checksum(data)
 
 
 def write_form(folder: Path, form: str) -> Path:
@@ -225,6 +236,12 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"data\.parquet is no readable parquet"):
         texts(path)
+
+
+def test_an_empty_record_as_tensorflow_writes_it_is_whole() -> None:
+    (frame,) = read_frames(b"\0\0\0\0\0\0\0\0)\x03\x98\x07\xd8\xea\x82\xa2")
+    assert frame.whole
+    assert frame.data == b""
 
 
 def test_a_damaged_tfrecord_is_named_and_may_be_skipped(tmp_path: Path) -> None:

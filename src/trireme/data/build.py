@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,48 +96,51 @@ def plan_build(source: SourceSection, *, data: DataSection, tokenizer: Tokenizer
     resolved = resolve_source(source.path)
     reader = DocumentReader(source, on_bad_record=data.on_bad_record)
     field = choose_field(reader, resolved)
-    add_bos = _add_special(data.add_bos, tokenizer.bos_id, "add_bos", "begin", tokenizer)
-    add_eos = _add_special(data.add_eos, tokenizer.eos_id, "add_eos", "end", tokenizer)
     block_bytes = _block_bytes(resolved.size_bytes)
-    contents = {
-        "format_version": FORMAT_VERSION,
-        "builder_version": BUILDER_VERSION,
-        "block_bytes": block_bytes,
-        "inputs": [
-            [file.kind, file.compression, content_hash(file.path, cache_dir=cache_dir)] for file in resolved.files
-        ],
-        "max_records": resolved.max_records,
-        "text_field": field.name,
-        "prompt_field": source.prompt_field,
-        "map": [reader.map.spec, reader.map.fingerprint] if reader.map else None,
-        "encoding": source.encoding,
-        "txt_document": source.txt_document,
-        "on_bad_record": data.on_bad_record,
-        "tokenizer": tokenizer.fingerprint,
-        "add_bos": add_bos,
-        "add_eos": add_eos,
-        "parse_special": data.parse_special,
-    }
-    key = xxhash.xxh3_128_hexdigest(json.dumps(contents, sort_keys=True).encode())
     job = ShardJob(
-        folder=cache_dir / "tokens" / f"{key}.building",
+        folder=cache_dir / "tokens",
         source=source,
         on_bad_record=data.on_bad_record,
         text_field=field.name,
         tokenizer=tokenizer,
-        add_bos=add_bos,
-        add_eos=add_eos,
+        add_bos=_add_special(data.add_bos, tokenizer.bos_id, "add_bos", "begin", tokenizer),
+        add_eos=_add_special(data.add_eos, tokenizer.eos_id, "add_eos", "end", tokenizer),
         parse_special=data.parse_special,
     )
+    inputs = [[file.kind, file.compression, content_hash(file.path, cache_dir=cache_dir)] for file in resolved.files]
+    contents = _contents(job, reader) | {
+        "inputs": inputs,
+        "max_records": resolved.max_records,
+        "block_bytes": block_bytes,
+    }
+    key = xxhash.xxh3_128_hexdigest(json.dumps(contents, sort_keys=True).encode())
     return BuildPlan(
         key=key,
         resolved=resolved,
         text_field=field,
-        job=job,
+        job=replace(job, folder=job.folder / f"{key}.building"),
         block_bytes=block_bytes,
         num_workers=_num_workers(data, source, resolved.size_bytes, block_bytes),
         description={"path": source.path, "files": [str(f.path) for f in resolved.files[:100]], **contents},
     )
+
+
+def _contents(job: ShardJob, reader: DocumentReader) -> dict[str, Any]:
+    """Return every option that changes what is in the shards."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "builder_version": BUILDER_VERSION,
+        "text_field": job.text_field,
+        "prompt_field": job.source.prompt_field,
+        "map": [reader.map.spec, reader.map.fingerprint] if reader.map else None,
+        "encoding": job.source.encoding,
+        "txt_document": job.source.txt_document,
+        "on_bad_record": job.on_bad_record,
+        "tokenizer": job.tokenizer.fingerprint,
+        "add_bos": job.add_bos,
+        "add_eos": job.add_eos,
+        "parse_special": job.parse_special,
+    }
 
 
 def _add_special(asked: bool | None, token_id: int | None, setting: str, kind: str, tokenizer: Tokenizer) -> bool:

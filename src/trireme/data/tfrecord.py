@@ -82,13 +82,6 @@ def read_frames(buffer: bytes) -> Iterator[Frame]:
         yield Frame(data=buffer[start : start + length], whole=_masked(found) == noted)
 
 
-def write_frame(data: bytes) -> bytes:
-    """Return ``data`` as one frame."""
-    length = struct.pack("<Q", len(data))
-    sums = [struct.pack("<I", _masked(crc32c_short(content))) for content in (length, data)]
-    return length + sums[0] + data + sums[1]
-
-
 def _masked(crc: int) -> int:
     rotated = ((crc >> 15) | (crc << 17)) & 0xFFFFFFFF
     return (rotated + _MASK_DELTA) & 0xFFFFFFFF
