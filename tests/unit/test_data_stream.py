@@ -66,23 +66,23 @@ def assert_batch_is(batch: Batch, expected: dict[str, np.ndarray]) -> None:
     num_shards=st.integers(1, 3),
     seq_len=st.integers(2, 20),
     packing=st.sampled_from(["isolate", "none"]),
-    slices=st.booleans(),
+    way=st.sampled_from([(0, 0), (0, 1 << 20), (1 << 20, 0), (1 << 20, 1 << 20)]),
 )
 @settings(max_examples=80, deadline=None)
-def test_arrays_are_what_the_plan_says_by_both_ways_of_copying(
-    lengths: list[int], prompts: list[int], num_shards: int, seq_len: int, packing: str, slices: bool
+def test_arrays_are_what_the_plan_says_by_every_way_of_copying(
+    lengths: list[int], prompts: list[int], num_shards: int, seq_len: int, packing: str, way: tuple[int, int]
 ) -> None:
+    """``way``: from which mean length slices are taken, up to which size shards are joined."""
     prompt_lengths = [min(prompt, length - 1) for prompt, length in zip(prompts, lengths, strict=False)]
     stores = (
         make_store(lengths, prompt_lengths=prompt_lengths, num_shards=num_shards),
         make_store(lengths[:2], first_token=20_000),
     )
-    before, gather._LONG_SEGMENT_TOKENS = gather._LONG_SEGMENT_TOKENS, 0 if slices else 10**6
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "_LONG_SEGMENT_TOKENS", way[0])
+        patch.setattr(gather, "_JOINED_BYTES", way[1])
         stream = make_stream(*stores, seq_len=seq_len, packing=packing)
         batch = stream.read(0, global_batch_seqs=stream.num_samples)
-    finally:
-        gather._LONG_SEGMENT_TOKENS = before
     assert sorted(batch.sample_ids.tolist()) == list(range(stream.num_samples))
     assert_batch_is(batch, rows_by_hand(stream, batch.sample_ids))
 

@@ -1,7 +1,7 @@
 """Rows of a plan as arrays: tokens copied from the mapped shards straight into the batch.
 
-Long segments are copied as slices, which runs at the speed of memory. Many short ones that lie in one shard
-are gathered by one index over the whole batch, so that numpy's cost a call is not paid per segment.
+Long segments are copied as slices, which runs at the speed of memory. Many short ones that lie in one
+array are gathered by one index over the whole batch, so that numpy's cost a call is not paid per segment.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import numpy as np
 from trireme.data.batch import NOT_LEARNED, PADDING_DOCUMENT
 from trireme.data.pack import PackPlan, ragged_arange
 
-_LONG_SEGMENT_TOKENS = 96
-"""Mean length from which slices beat the index; measured, flat between 64 and 128."""
+_LONG_SEGMENT_TOKENS = 400
+"""Mean length from which slices beat the index; measured, flat between 300 and 600."""
+
+_JOINED_BYTES = 64 << 20
+"""Shards that take no more than this together are copied into one array when reading begins."""
 
 FIELDS = ("input_ids", "labels", "position_ids", "document_ids")
 """What a block holds, in this order. Shapes: block [4, B, T] int32."""
@@ -30,8 +33,6 @@ class TokenSource(Protocol):
     def prompt_lengths(self) -> np.ndarray: ...
     @property
     def shards(self) -> tuple[np.ndarray, ...]: ...
-    @property
-    def shard_bases(self) -> np.ndarray: ...
 
 
 class TokenCounts(NamedTuple):
@@ -77,9 +78,9 @@ class RowReader:
     def __init__(self, store: TokenSource, plan: PackPlan) -> None:
         self._plan = plan
         self._seq_len = plan.rules.seq_len
-        # Plain arrays: slicing a numpy.memmap costs a microsecond more each time.
-        self._shards = [np.asarray(shard) for shard in store.shards]
-        self._bases = np.asarray(store.shard_bases, dtype=np.int64)
+        self._shards = _join_small(store.shards)
+        sizes = [len(shard) for shard in self._shards]
+        self._bases = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self._starts = np.asarray(store.starts)
         self._prompt_lengths = np.asarray(store.prompt_lengths)
         self._ramp = np.arange(self._seq_len, dtype=np.int32)
@@ -130,17 +131,20 @@ class RowReader:
         )
 
     def _copy_tokens(self, segments: _Segments, cover: _Cover, *, inputs: np.ndarray, labels: np.ndarray) -> None:
-        one_shard = len(self._shards) == 1 or np.ptp(segments.shards) == 0
-        if one_shard and segments.lengths.mean() < _LONG_SEGMENT_TOKENS:
-            shard = self._shards[segments.shards[0]]
-            index = np.repeat(cover.offsets - cover.places, cover.lengths)
-            index += np.arange(inputs.size)
-            inputs[:] = shard.take(index, mode="clip")
-            labels[:-1] = inputs[1:]
-            ends = segments.lengths - 1
-            labels[segments.places + ends] = shard[segments.offsets + ends + 1]
-        else:
+        """Pick the way that pays: slices for long segments or several shards, else an index."""
+        if segments.lengths.mean() >= _LONG_SEGMENT_TOKENS:
             self._copy_slices(segments, inputs=inputs, labels=labels)
+            return
+        if len(self._shards) > 1 and np.ptp(segments.shards):
+            self._copy_slices(segments, inputs=inputs, labels=labels)
+            return
+        shard = self._shards[segments.shards[0]]
+        index = np.repeat(cover.offsets - cover.places, cover.lengths)
+        index += np.arange(inputs.size)
+        inputs[:] = shard.take(index, mode="clip")
+        labels[:-1] = inputs[1:]
+        ends = segments.lengths - 1
+        labels[segments.places + ends] = shard[segments.offsets + ends + 1]
 
     def _copy_slices(self, segments: _Segments, *, inputs: np.ndarray, labels: np.ndarray) -> None:
         shards = self._shards
@@ -149,6 +153,16 @@ class RowReader:
             shard, end = shards[number], place + length
             inputs[place:end] = shard[offset : offset + length]
             labels[place:end] = shard[offset + 1 : offset + length + 1]
+
+
+def _join_small(shards: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    """Return the shards as plain arrays, as one array if they are small.
+
+    Slicing a numpy.memmap costs a microsecond more each time than slicing a plain array.
+    """
+    if len(shards) > 1 and sum(shard.nbytes for shard in shards) <= _JOINED_BYTES:
+        return [np.concatenate(shards)]
+    return [np.asarray(shard) for shard in shards]
 
 
 def _cover(segments: _Segments, *, size: int, seq_len: int) -> _Cover:
