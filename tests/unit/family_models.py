@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SEQS, SEQ_LEN, TARGET_LEN = 2, 48, 32
+SEQS, SEQ_LEN, TARGET_LEN = 2, 40, 28
 IMAGE, PATCH = 56, 8
 
 

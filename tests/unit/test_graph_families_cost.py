@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.unit.family_models import MEASURED, NO_SDPA, SEQ_LEN, SEQS, TARGET_LEN, Sizes, Tiny, tiny_model
 from trireme.errors import ModelError
 from trireme.graph import (
+    PRESETS,
     AttentionCount,
     AttentionShape,
-    Batch,
     DecoderNumbers,
     Kernels,
     Load,
+    MicroBatch,
     ModelGraph,
     count_model_flops,
     count_model_params,
@@ -25,16 +26,17 @@ from trireme.graph import (
     find_model,
     read_config,
     read_numbers,
+    read_shape,
 )
 
 KEPT_TOLERANCE = 0.01
 """Counters, scales of a few bytes, and LayerNorm statistics, which a CPU keeps in 16 bits."""
 
 
-def batch_of(name: str) -> Batch:
+def batch_of(name: str) -> MicroBatch:
     if name.startswith("t5"):
-        return Batch(seqs=SEQS, seq_len=TARGET_LEN, source_len=SEQ_LEN)
-    return Batch(seqs=SEQS, seq_len=SEQ_LEN)
+        return MicroBatch(seqs=SEQS, seq_len=TARGET_LEN, source_len=SEQ_LEN)
+    return MicroBatch(seqs=SEQS, seq_len=SEQ_LEN)
 
 
 def build(tiny: Tiny, *, attention: str) -> Any:
@@ -62,18 +64,21 @@ def test_flops_equal_those_of_the_flop_counter_forward_and_backward(name: str) -
     assert flops.training == counter.get_total_flops()
 
 
-def kept_bytes(model: Any, inputs: dict[str, Any]) -> int:
-    """Bytes of distinct storages that autograd keeps, parameters excluded."""
+def kept_bytes(model: Any, inputs: dict[str, Any], *, casts: Any = None) -> int:
+    """Bytes of distinct storages that autograd keeps, without parameters and their casts to ``casts``."""
     import torch
 
     weights = {param.untyped_storage().data_ptr() for param in model.parameters()}
+    shapes = {tuple(param.shape) for param in model.parameters()}
+    shapes |= {shape[::-1] for shape in shapes}
     storages: dict[int, int] = {}
     alive = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         alive.append(tensor)  # else a freed storage's address would be met again
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
+        is_cast = tensor.dtype == casts and tuple(tensor.shape) in shapes
+        if storage.data_ptr() not in weights and not is_cast:
             storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -101,6 +106,41 @@ def test_bytes_kept_for_backward_equal_those_that_autograd_keeps(name: str, atte
 
 def _cast(value: Any, dtype: Any) -> Any:
     return value.to(dtype) if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+AUTOCAST_TOLERANCE = 0.03
+"""A class token's row is cast alone, and a router's weight by autocast instead of by the model."""
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", [name for name in MEASURED if not name.startswith("t5")])
+def test_bytes_kept_under_autocast_equal_those_that_autograd_keeps(name: str, attention: str) -> None:
+    import torch
+
+    if attention == "sdpa" and name in NO_SDPA:
+        pytest.skip("transformers runs it with eager attention only")
+    if attention == "eager" and name == "bert":
+        pytest.skip("a CPU's autocast leaves its softmax in 16 bits, an accelerator's doesn't")
+    tiny = tiny_model(name, Sizes())
+    model = build(tiny, attention=attention)
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = kept_bytes(model, tiny.inputs(), casts=torch.bfloat16)
+    kernels = Kernels(attention=attention, dtype_bytes=2, stream_bytes=4)  # type: ignore[arg-type]
+    estimate = estimate_saved_bytes(read_config(tiny.values()), batch_of(name), kernels)
+    assert estimate == pytest.approx(kept, rel=AUTOCAST_TOLERANCE)
+
+
+@pytest.mark.parametrize(("compute_bytes", "stream_bytes"), [(4, 4), (2, 4)])
+def test_a_layer_of_the_reference_decoder_keeps_what_its_own_estimate_says(
+    compute_bytes: int, stream_bytes: int
+) -> None:
+    from trireme.plan import activation_bytes
+
+    shape = PRESETS["llama-19m"]
+    own = activation_bytes(shape, compute_bytes=compute_bytes, stream_bytes=stream_bytes, kernels="device")
+    kernels = Kernels(attention="flash", dtype_bytes=compute_bytes, stream_bytes=stream_bytes)
+    load = Load(seqs=2, seq_len=128)
+    assert read_shape(shape).stacks[0].blocks[0].saved_bytes(load, kernels) == own.layer * 256
 
 
 def test_the_loss_keeps_log_probabilities_in_float32() -> None:
@@ -167,7 +207,7 @@ def test_kept_bytes_grow_with_tokens_and_with_their_square_where_scores_are_kept
 
 
 def attention_flops(graph: ModelGraph, seq_len: int, count: Any) -> int:
-    return count_model_flops(graph, Batch(seqs=1, seq_len=seq_len), count=count).attention
+    return count_model_flops(graph, MicroBatch(seqs=1, seq_len=seq_len), count=count).attention
 
 
 def test_pln_05_windows_and_key_value_heads_count_as_they_are() -> None:
@@ -258,7 +298,7 @@ def test_a_decoder_known_by_its_numbers_costs_what_the_published_one_does(name: 
     plain, known = read_numbers(NUMBERS[name]), find_model(name)
     assert count_model_params(plain) == count_model_params(known)
     for count in get_args(AttentionCount):
-        batch = Batch(seqs=1, seq_len=1000)
+        batch = MicroBatch(seqs=1, seq_len=1000)
         assert count_model_flops(plain, batch, count=count) == count_model_flops(known, batch, count=count)
 
 
@@ -277,7 +317,7 @@ def test_impossible_numbers_are_refused(change: dict[str, int], part: str) -> No
 
 
 def test_flops_of_the_reference_decoder_follow_the_published_formula() -> None:
-    flops = count_model_flops(find_model("gpt3-175b"), Batch(seqs=1, seq_len=2048), count="full")
+    flops = count_model_flops(find_model("gpt3-175b"), MicroBatch(seqs=1, seq_len=2048), count="full")
     # 72 L h^2 (1 + s/6h + V/12Lh) per token. Source: Narayanan et al. 2021, appendix, without recomputation.
     layers, width, vocab, seq_len = 96, 12288, 50257, 2048
     formula = 72 * layers * width**2 * (1 + seq_len / (6 * width) + vocab / (12 * layers * width))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trireme.graph.families.plain import read_numbers
     from trireme.graph.families.reference import read_shape
     from trireme.graph.family import FAMILIES, read_config
-    from trireme.graph.model import Batch, LayerRun, ModelGraph, ModelParam, Section, Stack, Tie
+    from trireme.graph.model import LayerRun, MicroBatch, ModelGraph, ModelParam, Section, Stack, Tie
     from trireme.graph.name import find_graph, find_model, model_names, model_source
     from trireme.graph.numbers import DecoderNumbers
     from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
@@ -58,7 +58,7 @@ _LAZY = {
     "families.plain": ("read_numbers",),
     "families.reference": ("read_shape",),
     "family": ("FAMILIES", "read_config"),
-    "model": ("Batch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
+    "model": ("MicroBatch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
     "name": ("find_graph", "find_model", "model_names", "model_source"),
     "numbers": ("DecoderNumbers",),
     "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
@@ -82,7 +82,6 @@ __all__ = [
     "PRESETS",
     "AttentionCount",
     "AttentionShape",
-    "Batch",
     "Block",
     "BlockParam",
     "DecoderNumbers",
@@ -93,6 +92,7 @@ __all__ = [
     "LayerRun",
     "Load",
     "Matmul",
+    "MicroBatch",
     "ModelFlops",
     "ModelGraph",
     "ModelParam",

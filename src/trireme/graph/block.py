@@ -61,12 +61,12 @@ class Block:
         kept: list[SavedTensor] = []
         for op in self.ops:
             for saved in op.saves:
-                name = saved.tensor.storage(kernels).name
-                if name in seen or not saved.is_kept(load, kernels):
+                storage = saved.tensor.storage(kernels)
+                if storage.name in seen or not saved.is_kept(load, kernels):
                     continue
-                seen.add(name)
-                size_bytes = saved.tensor.size_bytes(load, kernels)
-                kept.append(SavedTensor(op=op.name, tensor=name, size_bytes=size_bytes, shared=saved.tensor.shared))
+                seen.add(storage.name)
+                size_bytes = storage.size_bytes(load, kernels)
+                kept.append(SavedTensor(op=op.name, tensor=storage.name, size_bytes=size_bytes, shared=storage.shared))
         return tuple(kept)
 
     def saved_bytes(self, load: Load, kernels: Kernels) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trireme.graph.block import Block
-from trireme.graph.model import Batch, ModelGraph, Stack
+from trireme.graph.model import MicroBatch, ModelGraph, Stack
 from trireme.graph.op import AttentionCount
 from trireme.graph.tensor import Kernels, Load
 
@@ -90,7 +90,7 @@ def _own_params(block: Block, aliases: set[str]) -> int:
     return total
 
 
-def count_model_flops(graph: ModelGraph, batch: Batch, *, count: AttentionCount = "causal") -> ModelFlops:
+def count_model_flops(graph: ModelGraph, batch: MicroBatch, *, count: AttentionCount = "causal") -> ModelFlops:
     """Count the FLOPs of a forward pass; see :meth:`AttentionShape.count_pairs` for the conventions."""
     products = attention = 0
     for stack in graph.stacks:
@@ -122,7 +122,7 @@ def _input_products(stack: Stack, load: Load) -> int:
     return sum(matmul.flops(load) for op in convolutions for matmul in op.matmuls)
 
 
-def estimate_saved_bytes(graph: ModelGraph, batch: Batch, kernels: Kernels, *, with_loss: bool = False) -> int:
+def estimate_saved_bytes(graph: ModelGraph, batch: MicroBatch, kernels: Kernels, *, with_loss: bool = False) -> int:
     """Bytes kept for backward by the whole model, weights and their casts by autocast not included.
 
     ``with_loss`` adds what the loss keeps of the logits.

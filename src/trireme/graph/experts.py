@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trireme.graph.op import ExpertShape, Matmul, Op, Param
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Saved, Tensor, float32_copy
+from trireme.graph.tensor import Kind, Saved, Tensor, compute_copy, float32_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def route(tape: Tape, path: str, x: Tensor, shape: ExpertShape, *, style: Router
     name = f"{path}.{style.name}"
     experts, top_k = shape.num_experts, shape.top_k
     weight = Tensor(name=f"{name}.weight", width=experts * x.width, rows="once")
-    kept = [x]
+    kept = [compute_copy(x, name=f"{name}.in")]
     if style.float32:
         # In 16 bits router input and weight are cast; in float32 the weight is the parameter itself.
         kept = [float32_copy(x)]
@@ -79,12 +79,14 @@ class ExpertStyle:
     """How a family stacks its experts' matrices.
 
     ``transposed``: (experts, in, out). ``clamped``: GPT-OSS's gate (clamp, sigmoid times gate, up plus one).
+    ``grouped``: one grouped product, which autocast leaves in the format of the weights, that is the stream's.
     """
 
     name: str = "experts"
     transposed: bool = False
     bias: bool = False
     clamped: bool = False
+    grouped: bool = True
 
 
 def run_experts(
@@ -133,15 +135,16 @@ def _expert_saves(
     top_k = shape.top_k
     gated = ("clamped_gate", "sigmoid", "up_plus_one", "glu") if style.clamped else ("activated",)
     indices = 4 if style.bias else 3
+    kind: Kind = "stream" if style.grouped else "compute"
     always = (
         Tensor(name=f"{name}.order", width=indices * top_k, kind="int64"),
-        Tensor(name=f"{name}.sent", width=top_k * d_model),
-        Tensor(name=f"{name}.gate_up", width=top_k * 2 * width),
-        Tensor(name=f"{name}.product", width=top_k * width),
+        Tensor(name=f"{name}.sent", width=top_k * d_model, kind=kind),
+        Tensor(name=f"{name}.gate_up", width=top_k * 2 * width, kind=kind),
+        Tensor(name=f"{name}.product", width=top_k * width, kind=kind),
         Tensor(name=f"{name}.sent_weights", width=top_k, kind=weights.kind),
-        Tensor(name=f"{name}.returned", width=top_k * d_model),
+        Tensor(name=f"{name}.returned", width=top_k * d_model, kind=kind),
     )
-    eager = (Tensor(name=f"{name}.{part}", width=top_k * width) for part in gated)
+    eager = (Tensor(name=f"{name}.{part}", width=top_k * width, kind=kind) for part in gated)
     return (
         *(Saved(tensor=tensor) for tensor in always),
         *(Saved(tensor=tensor, fused=False) for tensor in eager),

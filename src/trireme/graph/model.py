@@ -15,7 +15,7 @@ Side = Literal["encoder", "decoder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class MicroBatch:
     """A micro-batch as the model receives it; ``source_len`` is the encoder's length, ``seq_len`` unless given."""
 
     seqs: int
@@ -113,7 +113,7 @@ class ModelGraph:
         """Width of the last stack."""
         return self.stacks[-1].width
 
-    def load(self, stack: Stack, batch: Batch) -> Load:
+    def load(self, stack: Stack, batch: MicroBatch) -> Load:
         """The micro-batch as that stack sees it."""
         source_len = batch.source_len or batch.seq_len
         if stack.side == "encoder":

@@ -7,11 +7,12 @@ fused kernel that replaces it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from trireme.graph.block import Block
 from trireme.graph.op import AttentionShape, Matmul, Op, OpKind, Param
-from trireme.graph.tensor import Kind, Rows, Saved, Tensor, float32_copy
+from trireme.graph.tensor import Kind, Rows, Saved, Tensor, compute_copy, float32_copy
 
 NormFlavour = Literal["plain", "float32", "offset", "t5", "bare"]
 _SDPA_OR_FLASH: tuple[Literal["sdpa"], Literal["flash"]] = ("sdpa", "flash")
@@ -47,20 +48,30 @@ class Tape:
         params = (Param(name=weight, shape=shape), *([Param(name="bias", shape=(width,))] if bias else []))
         output = Tensor(name=f"{name}.out", width=width, rows=rows)
         matmul = Matmul(inner=x.width, outer=width, rows=rows)
-        self._add(name, "linear", (x,), output, params=params, matmuls=(matmul,), saves=(Saved(tensor=x),))
+        saves = (Saved(tensor=compute_copy(x, name=f"{name}.in")),)
+        self._add(name, "linear", (x,), output, params=params, matmuls=(matmul,), saves=saves)
         return output
 
-    def rms_norm(self, name: str, x: Tensor, *, size: int | None = None, flavour: NormFlavour = "plain") -> Tensor:
+    def rms_norm(
+        self,
+        name: str,
+        x: Tensor,
+        *,
+        size: int | None = None,
+        flavour: NormFlavour = "plain",
+        output_kind: Kind = "stream",
+    ) -> Tensor:
         """RMSNorm over groups of ``size`` numbers (all by default).
 
         Flavours, by what eager code keeps beside the float32 input: ``plain`` scales in the model's format,
         ``float32`` before casting back, ``offset`` likewise with a weight of 1 + w (Gemma), ``t5`` multiplies
-        the uncast input, ``bare`` has no weight.
+        the uncast input, ``bare`` has no weight. Under autocast the float32 weight makes the result float32;
+        ``output_kind="compute"`` is for norms that cast it back themselves.
         """
         size = size or x.width
         rstd = Tensor(name=f"{name}.rstd", width=x.width // size, rows=x.rows, kind="float32")
         saves = [Saved(tensor=x, fused=True), Saved(tensor=float32_copy(x), fused=False), Saved(tensor=rstd)]
-        kept = Tensor(name=f"{name}.normalized", width=x.width, rows=x.rows)
+        kept = Tensor(name=f"{name}.normalized", width=x.width, rows=x.rows, kind=x.kind)
         if flavour == "t5":
             saves.append(Saved(tensor=x, fused=False))
         if flavour in ("float32", "offset"):
@@ -71,7 +82,7 @@ class Tape:
         if flavour != "bare":
             saves.append(Saved(tensor=kept, fused=False))
         params = () if flavour == "bare" else (Param(name="weight", shape=(size,)),)
-        output = Tensor(name=f"{name}.out", width=x.width, rows=x.rows)
+        output = Tensor(name=f"{name}.out", width=x.width, rows=x.rows, kind=output_kind)
         self._add(name, "norm", (x,), output, params=params, saves=tuple(saves))
         return output
 
@@ -80,7 +91,7 @@ class Tape:
         size = size or x.width
         params = tuple(Param(name=n, shape=(size,)) for n in ("weight", "bias")) if affine else ()
         stats = Tensor(name=f"{name}.stats", width=2 * (x.width // size), rows=x.rows, kind="float32")
-        output = Tensor(name=f"{name}.out", width=x.width, rows=x.rows)
+        output = Tensor(name=f"{name}.out", width=x.width, rows=x.rows, kind="stream")
         saves = (Saved(tensor=x), Saved(tensor=stats))
         self._add(name, "norm", (x,), output, params=params, saves=saves)
         return output
@@ -137,24 +148,25 @@ class Tape:
         float32: bool = False,
         tables: str = "rotary",
         shared: bool = True,
+        output_kind: Kind = "stream",
     ) -> Tensor:
         """Rotary positions: keeps the cosine and sine tables, which all layers share unless each expands its own."""
-        kind: Kind = "float32" if float32 else "compute"
+        kind: Kind = "float32" if float32 else "stream"
         table = Tensor(name=tables, width=2 * width, rows="positions", kind=kind, shared=shared)
-        output = Tensor(name=f"{name}.rotated", width=x.width, rows=x.rows)
+        output = Tensor(name=f"{name}.rotated", width=x.width, rows=x.rows, kind=output_kind)
         self._add(name, "elementwise", (x,), output, saves=(Saved(tensor=table),))
         return output
 
     def add_residual(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
         """A sum; keeps nothing."""
-        output = Tensor(name=f"{name}.sum", width=x.width, rows=x.rows)
+        output = Tensor(name=f"{name}.sum", width=x.width, rows=x.rows, kind="stream")
         self._add(name, "elementwise", (x, *others), output)
         return output
 
     def embedding(self, name: str, *, rows: int, width: int, per: Rows = "tokens", saves_input: bool = True) -> Tensor:
         """A table looked up by index; keeps the indices."""
         indices = Tensor(name=f"{name}.indices", width=1, rows=per, kind="int64")
-        output = Tensor(name=f"{name}.out", width=width, rows=per)
+        output = Tensor(name=f"{name}.out", width=width, rows=per, kind="stream")
         saves = (Saved(tensor=indices),) if saves_input else ()
         self._add(
             name, "embedding", (indices,), output, params=(Param(name="weight", shape=(rows, width)),), saves=saves
@@ -193,6 +205,7 @@ class Tape:
         ``learned_bias``: a bias that needs a gradient is added to the scores (or, across, handed on as zeros);
         torch's sdpa then computes plainly in float32.
         """
+        q, k, v = (compute_copy(x, name=f"{name}.{part}@compute") for x, part in ((q, "q"), (k, "k"), (v, "v")))
         output = Tensor(name=f"{name}.merged", width=shape.heads * shape.v_width)
         raw = Tensor(name=f"{name}.heads", width=output.width) if copies_output else output
         scores = _eager_saves(name, shape, upcast=upcast, softcap=softcap, sinks=sinks, dropout=dropout)
@@ -250,8 +263,9 @@ def _eager_saves(
     ]
     if softcap:
         kept.append(Tensor(name=f"{name}.tanh", width=shape.heads, rows=pairs))
-    if upcast:
-        kept.append(float32_copy(probs))
+    softmax = float32_copy(probs)
+    # Where softmax isn't asked for float32, it still runs in the stream's format under autocast.
+    kept.append(softmax if upcast else replace(softmax, kind="stream"))
     if sinks:  # one more column of scores, and the index of each row's maximum
         kept.append(Tensor(name=f"{name}.sink_probs", width=shape.heads))
         kept.append(Tensor(name=f"{name}.max_index", width=shape.heads, kind="int64"))

@@ -17,7 +17,7 @@ Rows = Literal[
     "seqs",
     "once",
 ]
-Kind = Literal["compute", "float32", "int64", "int32", "bool", "dropout_mask"]
+Kind = Literal["compute", "stream", "float32", "int64", "int32", "bool", "dropout_mask"]
 AttentionKernel = Literal["eager", "sdpa", "flash"]
 
 
@@ -40,12 +40,15 @@ class Kernels:
     ``attention``: ``eager`` keeps the score matrices; ``flash`` keeps queries, keys, values, output and one
     number per row; ``sdpa`` is flash where torch can use it, and repeats key/value heads and keeps a mask where
     a sliding window forces one. ``fused`` norms and gated products keep their inputs and no intermediate.
+    ``dtype_bytes`` is the format of matrix products. Under autocast weights and the residual stream keep their own,
+    ``stream_bytes`` (4): every product casts its input for itself, and norms compute on the stream as it is.
     ``dropout_mask_bytes`` is 1 on accelerators; torch on CPU keeps the mask in the number format of the input.
     """
 
     attention: AttentionKernel = "flash"
     fused: bool = False
     dtype_bytes: int = 2
+    stream_bytes: int | None = None
     dropout_mask_bytes: int = 1
 
     def bytes_of(self, kind: Kind) -> int:
@@ -53,6 +56,8 @@ class Kernels:
         match kind:
             case "compute":
                 return self.dtype_bytes
+            case "stream":
+                return self.stream_bytes or self.dtype_bytes
             case "float32" | "int32":
                 return 4
             case "int64":
@@ -68,8 +73,8 @@ class Tensor:
     """A value inside a block; equal names are one piece of memory.
 
     A view keeps the name of the storage it looks into and that storage's width. ``cast_of`` is the tensor that
-    this one is a float32 copy of: where training computes in float32 no copy is made. ``shared`` tensors (rotary
-    tables, masks) exist once for all layers.
+    this one is a copy of in another format: where both formats are one, no copy is made. ``shared`` tensors
+    (rotary tables, masks) exist once for all layers.
     """
 
     name: str
@@ -86,8 +91,9 @@ class Tensor:
 
     def storage(self, kernels: Kernels) -> Tensor:
         """The tensor whose memory this one occupies under these kernels."""
-        if self.cast_of is not None and kernels.dtype_bytes == 4:
-            return self.cast_of
+        original = self.cast_of
+        if original is not None and kernels.bytes_of(self.kind) == kernels.bytes_of(original.kind):
+            return original.storage(kernels)
         return self
 
     def size_bytes(self, load: Load, kernels: Kernels) -> int:
@@ -124,6 +130,16 @@ def count_rows(rows: Rows, load: Load) -> int:
 def float32_copy(tensor: Tensor) -> Tensor:
     """The copy that ``tensor.float()`` makes where computation is in 16 bits."""
     return Tensor(name=f"{tensor.name}@float32", width=tensor.width, rows=tensor.rows, kind="float32", cast_of=tensor)
+
+
+def stream(width: int, *, name: str = "input") -> Tensor:
+    """The residual stream as a block receives it."""
+    return Tensor(name=name, width=width, kind="stream")
+
+
+def compute_copy(tensor: Tensor, *, name: str) -> Tensor:
+    """The copy that a matrix product makes of an input in another format than its own."""
+    return Tensor(name=name, width=tensor.width, rows=tensor.rows, cast_of=tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from trireme.graph.families.rope import repeat
 from trireme.graph.model import ModelGraph, Stack, Tie
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Tensor, stream
 
 _HEADS = (
     "BertForPreTraining",
@@ -66,7 +66,7 @@ def _embedding(s: Settings, prefix: str, width: int, vocab_size: int) -> Block:
 
 
 def _layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     dropout = s.ratio("hidden_dropout_prob", 0.1)
     shape = plain_heads(s, width=width, heads=s.count("num_attention_heads"), causal=False)
     q, k, v = (tape.linear(f"attention.self.{part}", x, width, bias=True) for part in ("query", "key", "value"))
@@ -84,7 +84,7 @@ def _layer(s: Settings, width: int) -> Block:
 
 
 def _head(tape: Tape, loss: Tape, s: Settings, architecture: str, width: int, vocab_size: int) -> tuple[Tie, ...]:
-    hidden = Tensor(name="hidden", width=width)
+    hidden = stream(width, name="hidden")
     pooled = hidden
     if architecture in ("BertForPreTraining", "BertForSequenceClassification", "BertModel"):
         path = "pooler" if architecture == "BertModel" else "bert.pooler"

@@ -10,7 +10,7 @@ from trireme.graph.block import Block
 from trireme.graph.model import ModelGraph, Stack, Tie
 from trireme.graph.settings import Settings
 from trireme.graph.tape import NormFlavour, Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Kind, Tensor, stream
 
 Norm = Callable[[Tape, str, Tensor], Tensor]
 
@@ -53,9 +53,9 @@ def read_heading(s: Settings, *, default: str, names: TrunkNames) -> Heading:
     raise ModelError("graph.unknown_head", model=s.name, architecture=architecture, family=s.family)
 
 
-def rms(flavour: NormFlavour = "plain") -> Norm:
+def rms(flavour: NormFlavour = "plain", *, output_kind: Kind = "stream") -> Norm:
     """RMSNorm of that flavour."""
-    return lambda tape, name, x: tape.rms_norm(name, x, flavour=flavour)
+    return lambda tape, name, x: tape.rms_norm(name, x, flavour=flavour, output_kind=output_kind)
 
 
 def layer_norm(tape: Tape, name: str, x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def token_embedding(prefix: str, names: TrunkNames, *, vocab_size: int, width: i
 def final_norm(prefix: str, names: TrunkNames, norm: Norm, *, width: int) -> Block:
     """The norm after the last layer."""
     tape = Tape()
-    norm(tape, f"{prefix}{names.norm}", Tensor(name="hidden", width=width))
+    norm(tape, f"{prefix}{names.norm}", stream(width, name="hidden"))
     return tape.block("final")
 
 
@@ -99,7 +99,7 @@ def language_head(
 ) -> HeadBlocks:
     """The head that ``heading`` asks for, tied to the embedding where the settings say so."""
     tape, loss = Tape(), Tape()
-    hidden = Tensor(name="normed", width=width)
+    hidden = stream(width, name="normed")
     if heading.kind == "none":
         return HeadBlocks(head=tape.block("head"), loss=loss.block("loss"), ties=())
     if heading.kind == "classifier":

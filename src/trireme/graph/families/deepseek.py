@@ -16,7 +16,7 @@ from trireme.graph.model import ModelGraph
 from trireme.graph.op import AttentionShape
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Tensor, stream
 
 _PATH = "self_attn"
 
@@ -61,7 +61,7 @@ def _graph(s: Settings, router: RouterStyle, architecture: str, *, mlp_bias: boo
 
 
 def _layer(s: Settings, width: int, feed: Feed, *, kind: str) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     branch = latent_attention(tape, tape.rms_norm("input_layernorm", x), s)
     x = tape.add_residual("attention_residual", x, branch)
     tape.add_residual("feed_residual", x, feed(tape, tape.rms_norm("post_attention_layernorm", x)))

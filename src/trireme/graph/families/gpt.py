@@ -12,7 +12,7 @@ from trireme.graph.model import ModelGraph
 from trireme.graph.op import AttentionShape
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Tensor, stream
 
 
 def plain_heads(s: Settings, *, width: int, heads: int, causal: bool = True) -> AttentionShape:
@@ -55,7 +55,7 @@ def build_gpt2(s: Settings) -> ModelGraph:
 
 
 def _gpt2_layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     dropout = s.ratio("resid_pdrop", 0.1)
     shape = plain_heads(s, width=width, heads=s.count("n_head", also="num_attention_heads"))
     qkv = tape.linear("attn.c_attn", tape.layer_norm("ln_1", x), 3 * width, bias=True, transposed=True)
@@ -109,7 +109,7 @@ def build_opt(s: Settings) -> ModelGraph:
 
 
 def _opt_layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     bias, affine = s.flag("enable_bias", True), s.flag("layer_norm_elementwise_affine", True)
     first, dropout = s.flag("do_layer_norm_before", True), s.ratio("dropout", 0.1)
     shape = plain_heads(s, width=width, heads=s.count("num_attention_heads"))
@@ -154,7 +154,7 @@ def build_bloom(s: Settings) -> ModelGraph:
 
 
 def _bloom_layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     dropout = s.ratio("hidden_dropout", 0.0)
     shape = plain_heads(s, width=width, heads=s.count("n_head", also="num_attention_heads"))
     qkv = tape.linear("self_attention.query_key_value", tape.layer_norm("input_layernorm", x), 3 * width, bias=True)
@@ -186,7 +186,7 @@ def build_gpt_neox(s: Settings) -> ModelGraph:
 
 
 def _neox_layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     bias, dropout = s.flag("attention_bias", True), s.ratio("hidden_dropout", 0.0)
     shape = plain_heads(s, width=width, heads=s.count("num_attention_heads"))
     rotated = int(shape.qk_width * s.rope("partial_rotary_factor", 0.25, also="rotary_pct"))

@@ -83,7 +83,7 @@ def _layer(s: Settings, *, rotated: bool, sparse: bool) -> Block:
         top_k=s.count("num_experts_per_tok", 1),
         width=ffn,
         router=RouterStyle(name="router", normalised=False, float32_weights=False),
-        style=ExpertStyle(transposed=True),
+        style=ExpertStyle(transposed=True, grouped=False),
         path="feed_forward",
         shared_width=ffn,
         shared_name="shared_expert",

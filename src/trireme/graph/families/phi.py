@@ -19,7 +19,7 @@ from trireme.graph.families.rope import (
 from trireme.graph.model import ModelGraph
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import stream
 
 
 def build_phi(s: Settings) -> ModelGraph:
@@ -50,7 +50,7 @@ def _phi_layer(s: Settings, width: int) -> Block:
         rotary_width=int(shape.qk_width * s.rope("partial_rotary_factor", 0.5)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
-    x = Tensor(name="input", width=width)
+    x = stream(width)
     normed = tape.layer_norm("input_layernorm", x)
     attended = tape.dropout("attention_dropout", rope_attention(tape, normed, shape, style), ratio=dropout)
     inner = tape.linear("mlp.fc1", normed, s.count("intermediate_size", 4 * width), bias=True)

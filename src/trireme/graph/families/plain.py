@@ -10,7 +10,7 @@ from trireme.graph.model import ModelGraph, Stack, Tie
 from trireme.graph.numbers import DecoderNumbers
 from trireme.graph.op import AttentionShape
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Tensor, stream
 
 _NAMES = TrunkNames()
 
@@ -26,7 +26,7 @@ def read_numbers(numbers: DecoderNumbers, *, name: str = "decoder") -> ModelGrap
         after=final_norm(f"{_NAMES.root}.", _NAMES, norm, width=n.d_model),
     )
     head, loss = Tape(), Tape()
-    loss.cross_entropy(head.linear(_NAMES.head, Tensor(name="normed", width=n.d_model), n.vocab_size))
+    loss.cross_entropy(head.linear(_NAMES.head, stream(n.d_model, name="normed"), n.vocab_size))
     tie = Tie(alias=f"{_NAMES.head}.weight", owner=f"{_NAMES.root}.{_NAMES.embedding}.weight")
     return ModelGraph(
         name=name,

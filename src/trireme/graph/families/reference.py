@@ -1,7 +1,7 @@
 """Trireme's own decoder as a ModelGraph, from the shape alone.
 
-Its norms compute in float32 and cast their result, its heads stay behind positions in memory, its rotation is
-float32. ``fused`` stands for the hand-written passes of its norms.
+Its norms compute in float32 and cast their result to the format of products, its rotation is float32 and gives back
+the format it got. Described is the library path that accelerators take.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from trireme.graph.families.rope import AttentionStyle, LayerStyle, gated_mlp, r
 from trireme.graph.model import ModelGraph, Stack, Tie
 from trireme.graph.op import AttentionShape
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import stream
 
 _NAMES = TrunkNames(root="")
+_NORM = rms("float32", output_kind="compute")
 
 
 def read_shape(shape: DecoderShape, *, name: str = "decoder") -> ModelGraph:
@@ -25,10 +26,10 @@ def read_shape(shape: DecoderShape, *, name: str = "decoder") -> ModelGraph:
         width=shape.d_model,
         before=token_embedding("", _NAMES, vocab_size=shape.vocab_size, width=shape.d_model),
         blocks=tuple(repeat(_layer(shape), shape.num_layers)),
-        after=final_norm("", _NAMES, rms("float32"), width=shape.d_model),
+        after=final_norm("", _NAMES, _NORM, width=shape.d_model),
     )
     head, loss = Tape(), Tape()
-    logits = head.linear(_NAMES.head, Tensor(name="normed", width=shape.d_model), shape.vocab_size)
+    logits = head.linear(_NAMES.head, stream(shape.d_model, name="normed"), shape.vocab_size)
     loss.cross_entropy(logits)
     tie = Tie(alias=f"{_NAMES.head}.weight", owner=f"{_NAMES.embedding}.weight")
     return ModelGraph(
@@ -52,5 +53,6 @@ def _layer(shape: DecoderShape) -> Block:
         v_width=shape.head_width,
         cache_width=2 * shape.num_kv_heads * shape.head_width,
     )
-    style = LayerStyle(attention=AttentionStyle(rotary_float32=True), norm=rms("float32"), dropout=shape.dropout)
+    rotated = AttentionStyle(rotary_float32=True, rotary_output="compute")
+    style = LayerStyle(attention=rotated, norm=_NORM, dropout=shape.dropout)
     return rope_layer(shape.d_model, attention, style, lambda tape, x: gated_mlp(tape, x, shape.d_ffn), kind="dense")

@@ -10,7 +10,7 @@ from trireme.graph.families.decoder import Norm, rms
 from trireme.graph.op import AttentionShape
 from trireme.graph.settings import Settings
 from trireme.graph.tape import NormFlavour, Tape
-from trireme.graph.tensor import Tensor
+from trireme.graph.tensor import Kind, Tensor, stream
 
 Feed = Callable[[Tape, Tensor], Tensor]
 
@@ -47,6 +47,7 @@ class AttentionStyle:
     rotary_float32: bool = False
     rotary_tables: str = "rotary"
     rotary_shared: bool = True
+    rotary_output: Kind = "stream"
     concatenates: bool = False
     softcap: bool = False
     sinks: bool = False
@@ -133,6 +134,7 @@ def _rotate(tape: Tape, name: str, x: Tensor, shape: AttentionShape, style: Atte
         float32=style.rotary_float32,
         tables=style.rotary_tables,
         shared=style.rotary_shared,
+        output_kind=style.rotary_output,
     )
 
 
@@ -156,7 +158,7 @@ def fused_gated_mlp(tape: Tape, x: Tensor, width: int, *, path: str = "mlp", fun
 def rope_layer(width: int, shape: AttentionShape, style: LayerStyle, feed: Feed, *, kind: str = "layer") -> Block:
     """One residual layer."""
     tape, norms = Tape(), style.norms
-    x = Tensor(name="input", width=width)
+    x = stream(width)
     branch = _maybe_norm(tape, norms.before_attention, x, style)
     branch = rope_attention(tape, branch, shape, style.attention)
     branch = _maybe_norm(tape, norms.after_attention, branch, style)

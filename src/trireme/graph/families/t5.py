@@ -11,7 +11,7 @@ from trireme.graph.model import ModelGraph, Side, Stack, Tie
 from trireme.graph.op import AttentionShape, Op, Param
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Saved, Tensor
+from trireme.graph.tensor import Saved, Tensor, stream
 
 
 def build_t5(s: Settings) -> ModelGraph:
@@ -28,7 +28,7 @@ def build_t5(s: Settings) -> ModelGraph:
     ties = [Tie(alias=f"{side}.embed_tokens.weight", owner="shared.weight") for side in ("encoder", "decoder")]
     head, loss = Tape(), Tape()
     if architecture != "T5Model":
-        loss.cross_entropy(head.linear("lm_head", Tensor(name="normed", width=width), vocab_size))
+        loss.cross_entropy(head.linear("lm_head", stream(width, name="normed"), vocab_size))
         if s.flag("tie_word_embeddings", True):
             ties.append(Tie(alias="lm_head.weight", owner="shared.weight"))
     return ModelGraph(
@@ -51,7 +51,7 @@ def _stack(s: Settings, side: Side, num_layers: int, vocab_size: int, width: int
         before.parameter("shared.weight", (vocab_size, width))
     tokens = before.embedding(f"{side}.embed_tokens", rows=vocab_size, width=width)
     before.dropout(f"{side}.dropout", tokens, ratio=dropout)
-    normed = after.rms_norm(f"{side}.final_layer_norm", Tensor(name="hidden", width=width), flavour="t5")
+    normed = after.rms_norm(f"{side}.final_layer_norm", stream(width, name="hidden"), flavour="t5")
     after.dropout(f"{side}.final_dropout", normed, ratio=dropout)
     first, rest = (_layer(s, side, width, owns_bias=owns) for owns in (True, False))
     return Stack(
@@ -65,7 +65,7 @@ def _stack(s: Settings, side: Side, num_layers: int, vocab_size: int, width: int
 
 
 def _layer(s: Settings, side: Side, width: int, *, owns_bias: bool) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     causal = side == "decoder"
     x = _attention(tape, x, s, "layer.0", "SelfAttention", causal=causal, owns_bias=owns_bias)
     if side == "decoder":
@@ -88,7 +88,7 @@ def _attention(
     heads, head_width, dropout = s.count("num_heads"), s.count("d_kv"), s.ratio("dropout_rate", 0.1)
     inner, name = heads * head_width, f"{path}.{module}"
     normed = tape.rms_norm(f"{path}.layer_norm", x, flavour="t5")
-    source = Tensor(name="memory", width=x.width, rows="memory", shared=True) if cross else normed
+    source = Tensor(name="memory", width=x.width, rows="memory", kind="stream", shared=True) if cross else normed
     q = tape.linear(f"{name}.q", normed, inner)
     k = tape.linear(f"{name}.k", source, inner, rows=source.rows)
     v = tape.linear(f"{name}.v", source, inner, rows=source.rows)

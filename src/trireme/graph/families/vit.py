@@ -13,7 +13,7 @@ from trireme.graph.model import ModelGraph, Stack
 from trireme.graph.op import Matmul, Op, Param
 from trireme.graph.settings import Settings
 from trireme.graph.tape import Tape
-from trireme.graph.tensor import Saved, Tensor
+from trireme.graph.tensor import Saved, Tensor, stream
 
 
 def build_vit(s: Settings) -> ModelGraph:
@@ -26,7 +26,7 @@ def build_vit(s: Settings) -> ModelGraph:
     prefix = "vit." if architecture == "ViTForImageClassification" else ""
     patches = _count_patches(s)
     after = Tape()
-    after.layer_norm(f"{prefix}layernorm", Tensor(name="hidden", width=width))
+    after.layer_norm(f"{prefix}layernorm", stream(width, name="hidden"))
     stack = Stack(
         path=f"{prefix}layers",
         width=width,
@@ -81,7 +81,7 @@ def _embedding(s: Settings, prefix: str, width: int, patches: int) -> Block:
 
 
 def _layer(s: Settings, width: int) -> Block:
-    tape, x = Tape(), Tensor(name="input", width=width)
+    tape, x = Tape(), stream(width)
     bias, dropout = s.flag("qkv_bias", True), s.ratio("hidden_dropout_prob", 0.0)
     shape = plain_heads(s, width=width, heads=s.count("num_attention_heads"), causal=False)
     normed = tape.layer_norm("layernorm_before", x)
@@ -97,7 +97,7 @@ def _layer(s: Settings, width: int) -> Block:
 
 def _head(tape: Tape, loss: Tape, s: Settings, width: int, *, classifies: bool) -> None:
     """The class token's row is a view of all tokens, which therefore stay."""
-    first = Tensor(name="normed", width=width, rows="tokens")
+    first = stream(width, name="normed")
     if not classifies:
         tape.linear("pooler.dense", first, s.count("pooler_output_size", width), bias=True, rows="seqs")
         return
