@@ -146,4 +146,7 @@ def answer_blocks() -> None:
             answer = error
         except MemoryError:
             answer = DataError("data.worker_memory")
-        _send(answers, answer)
+        try:
+            _send(answers, answer)
+        except BrokenPipeError:  # the parent is gone; the shard stays for the next build
+            os._exit(0)
