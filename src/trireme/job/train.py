@@ -171,7 +171,7 @@ class _Attempt:
     def plot_course(self, data: PreparedData, *, new_rates: bool) -> _Course:
         """Say how long the run is, which learning rates it has, and what it goes on from."""
         plan = plan_steps(self.config.train, seq_len=data.train.seq_len, samples_per_epoch=data.train.num_samples)
-        schedule = build_schedule(self.config.train, plan=plan)
+        schedule = build_schedule(self.config.train, plan=plan, notice=self.note)
         if not self.options.resume:
             return _Course(plan=plan, schedule=schedule, checkpoint=None)
         checkpoint = newest_checkpoint(self.folder.checkpoint_dir, run_id=self.folder.state.run_id, notice=self.note)

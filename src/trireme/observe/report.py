@@ -61,10 +61,14 @@ class StepReport:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs a second over the peak, 0 to 1; None where no peak is known."""
+        """Model FLOPs a second over the peak, 0 to 1; None where no peak is known, or where this step disproves it.
+
+        A peak that was measured while other programs ran is too low; a share above one is no figure to show.
+        """
         if self.flops_per_s is None or not self.peak_flops_per_s:
             return None
-        return self.flops_per_s / self.peak_flops_per_s
+        ratio = self.flops_per_s / self.peak_flops_per_s
+        return ratio if ratio <= 1 else None
 
     @property
     def is_finite(self) -> bool:
