@@ -35,8 +35,8 @@ def make_run(path: Path, *, evals: Mapping[int, float] | None = None, dtype: tor
         steps = {20: 2.0} if evals is None else evals
         for step, loss in steps.items():
             model = build_model(loaded.config.model, vocab_size=tokenizer.vocab_size, seq_len=96, seed=step).to(dtype)
-            tensors = {f"model.{name}": value for name, value in model.named_parameters()}
-            extra = {"optimizer.embed_tokens.weight.exp_avg": torch.zeros(3)}
+            tensors = {f"model/{name}": value for name, value in model.named_parameters()}
+            extra = {"optimizer/embed_tokens.weight.exp_avg": torch.zeros(3)}
             save_checkpoint(
                 folder.checkpoint_dir,
                 step=step,
