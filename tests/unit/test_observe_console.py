@@ -124,6 +124,23 @@ def test_a_log_gets_a_line_in_two_seconds_and_the_first_and_the_last() -> None:
     assert len(steps) == 4
 
 
+def test_a_run_of_few_slow_steps_shows_each() -> None:
+    clock = Clock()
+    console, stream = make_console(clock)
+    run_steps(console, clock, count=40, step_s=20.0)
+    assert len(stream.getvalue().splitlines()) == 40
+
+
+def test_a_step_that_is_evaluated_is_shown_before_its_evaluation() -> None:
+    clock = Clock()
+    console, stream = make_console(clock)
+    run_steps(console, clock, count=3, step_s=0.1, max_steps=9)
+    console.on_eval(EvalReport(step=3, loss=1.0, num_seqs=1, target_tokens=1, eval_s=1.0))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[1].split("/")[0] for line in lines[:2]] == ["1", "3"]
+    assert lines[2].startswith("eval at step 3")
+
+
 def test_lines_become_rarer_in_a_long_run() -> None:
     clock = Clock()
     console, stream = make_console(clock)

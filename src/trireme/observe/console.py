@@ -16,14 +16,16 @@ from trireme.words import say
 _LIVE_GAP_S = 0.1
 _FIRST_GAP_S, _LAST_GAP_S = 2.0, 30.0
 _GAP_RATIO = 0.02
+_LINES_ALWAYS = 100
 
 
 class Console(Watcher):
     """Shows a run on a terminal (a live bar below the lines) or in a log (lines with a small bar).
 
     Lines come every ``every_steps`` steps; with ``throttle`` also no more often than a person can read:
-    one in two seconds at first, one in thirty later. The first and the last step, evaluations, samples and
-    warnings always come. ``off`` leaves warnings alone.
+    one in two seconds, and once a hundredth of the run would be many lines, one in up to thirty. The first and
+    the last step, a step that is evaluated, evaluations, samples and warnings always come. ``off`` leaves
+    warnings alone.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Console(Watcher):
         self._window = StepWindow()
         self._started_s = self._last_line_s = self._last_live_s = clock()
         self._first: tuple[int, float] | None = None
+        self._last: StepReport | None = None
 
     def on_step(self, report: StepReport) -> None:
         """Take the step in; write a line if one is due."""
@@ -51,16 +54,19 @@ class Console(Watcher):
         if self._first is None:
             self._first = (report.step, now_s)
         self._window.add(report)
+        self._last = report
         if self._is_off:
             return
         self._show_live(report, now_s)
-        if is_first or report.step == report.max_steps or self._is_due(report.step, now_s):
+        if is_first or report.step == report.max_steps or self._is_due(report, now_s):
             self._write_step(report, now_s)
 
     def on_eval(self, report: EvalReport) -> None:
-        """Write the evaluation's line."""
+        """Write the evaluation's line, after that of the step it belongs to."""
         if self._is_off:
             return
+        if self._last is not None and self._window.num_steps:
+            self._write_step(self._last, self._clock())
         text = say(
             "observe.eval",
             step=report.step,
@@ -95,11 +101,15 @@ class Console(Watcher):
         """Take the live bar away."""
         self.screen.end_live()
 
-    def _is_due(self, step: int, now_s: float) -> bool:
-        if step % self._every_steps:
+    def _is_due(self, report: StepReport, now_s: float) -> bool:
+        if report.step % self._every_steps:
             return False
-        gap_s = min(_LAST_GAP_S, max(_FIRST_GAP_S, _GAP_RATIO * (now_s - self._started_s)))
-        return not self._throttle or now_s - self._last_line_s >= gap_s
+        if not self._throttle:
+            return True
+        since_s = now_s - self._last_line_s
+        long_gap_s = min(_LAST_GAP_S, _GAP_RATIO * (now_s - self._started_s))
+        is_far = self._window.num_steps * _LINES_ALWAYS >= report.max_steps
+        return since_s >= _FIRST_GAP_S and (is_far or since_s >= long_gap_s)
 
     def _write_step(self, report: StepReport, now_s: float) -> None:
         place = self._place(report, bar_cells=12)
