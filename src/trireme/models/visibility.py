@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 HOST_BLOCK = 64
 """Queries the CPU attends with at a time; smaller wastes less above the diagonal, larger suits the cores."""
+
+
+class Block(NamedTuple):
+    """Queries ``first:last``, which see keys from ``key`` on."""
+
+    first: int
+    last: int
+    key: int
 
 
 class Visibility:
@@ -20,6 +30,7 @@ class Visibility:
 
     def __init__(self, document_ids_BT: Tensor | None) -> None:
         self.document_ids_BT = document_ids_BT
+        self._hidden: dict[tuple[object, ...], Tensor] = {}
 
     @cached_property
     def first_key(self) -> Tensor:
@@ -40,11 +51,34 @@ class Visibility:
         """Whether plain causal attention is the same; reads one number back from the device."""
         return self.document_ids_BT is None or not bool(self._begins[:, 1:].any())
 
-    @cached_property
-    def block_starts(self) -> tuple[int, ...]:
-        """First key any query of each block of ``HOST_BLOCK`` queries sees."""
-        starts = self.first_key.amin(dim=0)
-        return tuple(int(part[0]) for part in torch.split(starts, HOST_BLOCK))
+    def blocks(self, num_queries: int) -> list[Block]:
+        """Cut the queries into blocks, each with the first key that any of its queries sees."""
+        starts = range(0, num_queries, HOST_BLOCK)
+        first_keys = [0] * len(starts)
+        if not self.one_document_a_row:
+            first_keys = [int(part.min()) for part in torch.split(self.first_key, HOST_BLOCK, dim=1)]
+        return [
+            Block(first=first, last=min(first + HOST_BLOCK, num_queries), key=key)
+            for first, key in zip(starts, first_keys, strict=True)
+        ]
+
+    def hidden(self, block: Block, *, dtype: torch.dtype) -> Tensor:
+        """Give 0 where a query sees a key and -inf where not, to add to scores.
+
+        Shapes:
+            ``[B, queries, keys]``; where every row is one document, only the block's own keys can be
+            hidden and all rows are alike: ``[1, queries, queries]``.
+        """
+        key = block.first if self.one_document_a_row else block.key
+        name = (block.first, block.last, key, dtype)
+        if name not in self._hidden:
+            place = torch.arange(key, block.last)
+            seen = place <= place[block.first - key :, None]
+            if not self.one_document_a_row:
+                seen = seen & (place >= self.first_key[:, block.first : block.last, None])
+            shape = (-1, block.last - block.first, block.last - key)
+            self._hidden[name] = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf).view(shape)
+        return self._hidden[name]
 
     @cached_property
     def boundaries(self) -> Tensor:
