@@ -42,6 +42,22 @@ def test_weights_without_a_short_period_are_rounded_and_nobody_is_left_out() -> 
         assert abs(Fraction(pool.turns, MAX_PERIOD) - Fraction(weight / sum(weights))) <= Fraction(2, MAX_PERIOD)
 
 
+@pytest.mark.parametrize("weights", [[1.0, 1.1] + [1e-9] * 40_000, [1.0, *[0.999] * 70_000], [1e-300, 1e300]])
+def test_no_weights_are_too_many_or_too_uneven_to_be_rounded(weights: list[float]) -> None:
+    mixture = build_mixture([1] * len(weights), weights=weights)
+    assert min(pool.turns for pool in mixture.pools) >= 1
+    assert mixture.period == sum(pool.turns for pool in mixture.pools) <= max(MAX_PERIOD, 2 * len(weights))
+
+
+def test_a_long_schedule_of_many_sources_is_within_one_too() -> None:
+    turns = np.random.default_rng(3).integers(1, 400, 200).tolist()
+    schedule = build_schedule(turns)
+    for pool in (0, 57, 199):
+        counts = np.cumsum(schedule == pool)
+        exact = np.arange(1, len(schedule) + 1) * turns[pool]
+        assert (np.abs(counts * len(schedule) - exact) < len(schedule)).all()
+
+
 def test_without_weights_an_epoch_is_each_sample_once() -> None:
     stream = make_stream(make_store(one_row_documents(9)), make_store(one_row_documents(4)))
     ids = np.concatenate([stream.ids_at(step, global_batch_seqs=13) for step in range(3)])

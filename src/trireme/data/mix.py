@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from heapq import heappop, heappush
 from math import gcd, lcm
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from trireme.errors import DataError
 
 MAX_PERIOD = 65536
-"""Longest schedule; shares whose common denominator is larger are rounded to 65536ths."""
+"""Longest schedule; shares without a common denominator up to it are rounded to fractions of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +118,29 @@ def _whole_shares(weights: Sequence[float]) -> tuple[list[int], bool]:
 
 
 def _rounded_shares(whole: Sequence[int]) -> list[int]:
-    """Round to turns that sum to ``MAX_PERIOD``, the largest remainders up, at least one turn each."""
-    total = sum(whole)
-    turns = [max(1, share * MAX_PERIOD // total) for share in whole]
-    spare = MAX_PERIOD - sum(turns)
-    by_need = sorted(range(len(whole)), key=lambda number: turns[number] - Fraction(whole[number] * MAX_PERIOD, total))
-    for number in by_need[: max(spare, 0)]:
+    """Round to turns that sum to the longest period: the largest remainders up, at least one turn each."""
+    room = max(MAX_PERIOD, 2 * len(whole))
+    turns, free = [1] * len(whole), list(range(len(whole)))
+    while True:
+        total = sum(whole[number] for number in free)
+        enough = [number for number in free if whole[number] * room >= total]
+        if len(enough) == len(free):
+            break
+        room -= len(free) - len(enough)
+        free = enough
+    for number in free:
+        turns[number] = whole[number] * room // total
+    by_remainder = sorted(free, key=lambda number: -(whole[number] * room % total))
+    for number in by_remainder[: room - sum(turns[number] for number in free)]:
         turns[number] += 1
-    if spare < 0:  # the turns that very small shares were given come off the largest
-        turns[turns.index(max(turns))] += spare
     return turns
 
 
 def build_schedule(turns: Sequence[int]) -> np.ndarray:
     """Return the pool of each place of one period, every prefix within one of its exact share.
 
-    A pool may be taken once it lags by 1/(2k-2); of those, the one whose deadline comes first is.
+    A pool's next turn may be taken once the pool lags by 1/(2k-2); of the turns that may, the one whose
+    deadline comes first is. Both times follow from the number of the turn alone.
 
     Shapes:
         turns: k whole numbers. Returned: [sum(turns)] int32.
@@ -140,15 +148,17 @@ def build_schedule(turns: Sequence[int]) -> np.ndarray:
     if len(turns) == 1:
         return np.zeros(turns[0], dtype=np.int32)
     period, slack = sum(turns), 2 * len(turns) - 2
-    counts = [0] * len(turns)
+    waiting = sorted(
+        (-(-(slack * turn + 1) * period // (slack * share)), (slack * (turn + 1) - 1) / share, pool)
+        for pool, share in enumerate(turns)
+        for turn in range(share)
+    )
     schedule = np.empty(period, dtype=np.int32)
+    ready: list[tuple[float, int]] = []
+    released = 0
     for place in range(1, period + 1):
-        first, first_deadline = -1, float("inf")
-        for pool, share in enumerate(turns):
-            lag = (share * place - counts[pool] * period) * slack
-            deadline = ((slack - 1) * period - lag) / share
-            if lag >= period and deadline < first_deadline:
-                first, first_deadline = pool, deadline
-        counts[first] += 1
-        schedule[place - 1] = first
+        while released < period and waiting[released][0] <= place:
+            heappush(ready, waiting[released][1:])
+            released += 1
+        schedule[place - 1] = heappop(ready)[1]
     return schedule

@@ -13,7 +13,6 @@ from trireme.data.assemble import SourcePart, build_stream, plan_part
 from trireme.data.build import build_store
 from trireme.data.cache import cache_folder
 from trireme.data.example import build_example
-from trireme.data.mix import MAX_PERIOD
 from trireme.data.pack import PackRules, has_target
 from trireme.data.progress import Progress
 from trireme.data.report import DataReport, HeldOutReport, SourceReport, sum_counts
@@ -102,7 +101,7 @@ def prepare_data(
     planned = _plan(read, data=data, seed=seed, notes=notes)
     _check_targets(planned.train, data=data, tokenizer=tokenizer)
     train = build_stream(planned.train, seed=seed, tokenizer=tokenizer, sample_map=sample_map)
-    _note_rounding(train, notes)
+    _note_oddities(train, planned, notes)
     evaluation = None
     if any(part.plan.num_rows for part in planned.evaluation):
         evaluation = build_stream(planned.evaluation, seed=_EVAL_SEED, tokenizer=tokenizer)
@@ -197,11 +196,18 @@ def _first_without_target(parts: Sequence[SourcePart]) -> tuple[SourcePart, int]
     raise AssertionError("counted, so it is there")
 
 
-def _note_rounding(stream: SampleStream, notes: _Notes) -> None:
+def _note_oddities(stream: SampleStream, planned: _Planned, notes: _Notes) -> None:
+    """Say what is legal and probably not meant."""
     mixture = stream.order.mixture
     if mixture.rounded:
-        shares = ", ".join(f"{pool.turns}/{MAX_PERIOD}" for pool in mixture.pools)
-        notes.keep(say("sample.weights_rounded", period=MAX_PERIOD, shares=shares))
+        shares = ", ".join(f"{pool.turns}/{mixture.period}" for pool in mixture.pools)
+        notes.keep(say("sample.weights_rounded", period=mixture.period, shares=shares))
+    for part in planned.train:
+        if part.plan.num_rows == 0:
+            notes.keep(say("sample.source_without_samples", source=part.name, documents=part.store.num_documents))
+    held_out = sum(len(part.documents) for part in planned.evaluation)
+    if held_out and not any(part.plan.num_rows for part in planned.evaluation):
+        notes.keep(say("sample.nothing_to_evaluate", documents=held_out))
 
 
 def _report(
@@ -215,6 +221,7 @@ def _report(
         stream_fingerprint=train.fingerprint,
         sources=tuple(_report_source(part, stream=train) for part in planned.train),
         held_out=_report_held_out(planned),
+        sample_map=train.sample_map.name if train.sample_map else None,
         notices=tuple(notes.texts),
         example=build_example(train, int(train.ids_at(0, global_batch_seqs=1)[0]), tokenizer=tokenizer),
     )

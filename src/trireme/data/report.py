@@ -48,7 +48,7 @@ class HeldOutReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReport:
-    """The whole account. ``num_steps`` and ``global_batch_seqs`` are those of a run, if known."""
+    """The whole account, before any sample_map. ``num_steps`` and ``global_batch_seqs`` are a run's, if known."""
 
     seq_len: int
     vocab_size: int
@@ -59,6 +59,7 @@ class DataReport:
     held_out: HeldOutReport | None
     notices: tuple[str, ...]
     example: Example
+    sample_map: str | None = None
     num_steps: int | None = None
     global_batch_seqs: int | None = None
 

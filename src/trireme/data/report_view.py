@@ -38,6 +38,8 @@ def format_example(example: Example, *, color: bool = False, width: int = 100) -
 def summary_lines(report: DataReport) -> list[str]:
     """Return everything the table has no room for, a sentence each."""
     lines = [_packing_line(report), _tokenizer_line(report), *_held_out_lines(report)]
+    if report.sample_map:
+        lines.append(say("report.before_map", function=report.sample_map))
     lines += [line for source in report.sources for line in _losses_of(source)]
     return lines
 

@@ -40,6 +40,10 @@ TEXTS: dict[str, Text] = {
         en="{count} of the {documents} evaluation documents also stand among the training documents.",
         zh="{documents} 篇评估文档中，有 {count} 篇同时出现在训练文档里。",
     ),
+    "before_map": Text(
+        en="data.sample_map {function} runs on each sample afterwards; counts and example are from before it.",
+        zh="之后每个样本还会经过 data.sample_map {function}；以上计数和示例都是处理之前的。",
+    ),
     "not_read": Text(
         en="{source}: {count} records left out: {reason} (first: {first}).",
         zh="{source}：{count} 条记录未采用：{reason}（首条：{first}）。",

@@ -33,6 +33,15 @@ TEXTS: dict[str, Text] = {
         zh="data.eval_fraction 为 {fraction}，但只有一篇文本，无法留出评估数据。可用 txt_document: paragraph 或 line "
         "把一个文件分成多篇，或用 data.eval_sources 指定其他文件。",
     ),
+    "nothing_to_evaluate": Text(
+        en="{documents} documents are held out, but none gives a sample to evaluate on; see data.long_documents and "
+        "prompt_field.",
+        zh="留出了 {documents} 篇文档，但没有一篇能给出评估样本；请检查 data.long_documents 和 prompt_field。",
+    ),
+    "source_without_samples": Text(
+        en="{source} gives no training sample ({documents} documents); the data report says what became of them.",
+        zh="{source} 没有给出训练样本（共 {documents} 篇文档）；数据报告中写明了它们的去向。",
+    ),
     # mixing
     "weights_partly_given": Text(
         en="Some sources have a weight, but source {missing} has none. Give every source a weight, or none "
