@@ -210,7 +210,7 @@ def test_amp_08_rotary_tables_stay_exact_under_every_policy(policy: str) -> None
         table = decoder.rotary.table(torch.device("cpu")).double()
     exponent = torch.arange(0, 8, 2, dtype=torch.float64) / 8
     phase = torch.outer(torch.arange(4096, dtype=torch.float64), 10000.0**-exponent)
-    error = torch.atan2(table[1], table[0]) - phase
+    error = torch.atan2(table[1, :, 4:], table[0, :, :4]) - phase
     assert (torch.remainder(error + math.pi, 2 * math.pi) - math.pi).abs().max() < PHASE_RAD
     assert copy.deepcopy(decoder).to(torch.float16).rotary.table(torch.device("cpu")).dtype == torch.float32
 

@@ -6,6 +6,7 @@ from trireme.models.cross_entropy import IGNORED, check_labels, token_cross_entr
 from trireme.models.decoder import Decoder, meta_decoder
 from trireme.models.dropout import CountedDropout, DropoutClock, set_dropout_clock
 from trireme.models.generate import context_length, generate
+from trireme.models.host_heap import keep_freed_memory
 from trireme.models.initial import initialise, initialise_parameter
 from trireme.models.load import Loaded, load_decoder, load_folder, load_folder_weights
 from trireme.models.precision import mixed_precision, module_device
@@ -31,6 +32,7 @@ __all__ = [
     "generate",
     "initialise",
     "initialise_parameter",
+    "keep_freed_memory",
     "load_decoder",
     "load_folder",
     "load_folder_weights",

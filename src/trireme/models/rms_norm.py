@@ -55,10 +55,10 @@ class _HostRMSNorm(torch.autograd.Function):
     @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, scale = ctx.saved_tensors
+        exact_grad, exact_weight = grad.to(scale.dtype), weight.to(scale.dtype)
         normed = x * scale
-        weighted = grad * normed
+        weighted = exact_grad * normed
         grad_weight = weighted.sum(dim=tuple(range(x.ndim - 1)))
-        exact_weight = weight.to(scale.dtype)
         mean = torch.matmul(weighted, exact_weight).unsqueeze(-1).div_(x.shape[-1])
-        grad_x = (grad * exact_weight).sub_(normed.mul_(mean)).mul_(scale)
+        grad_x = torch.mul(exact_grad, exact_weight, out=weighted).sub_(normed.mul_(mean)).mul_(scale)
         return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None, None

@@ -29,26 +29,30 @@ class RotaryTable:
         self._by_device: dict[torch.device, Tensor] = {}
 
     def at(self, position_ids: Tensor) -> Tensor:
-        """Give cosine and sine at each position, in fp32.
+        """Give the table at each position.
 
         Shapes:
-            position_ids: ``[..., T]``; result: ``[2, ..., T, 1, K/2]``, ready to meet ``q_BTHK``.
+            position_ids: ``[..., T]``; result: ``[2, ..., T, 1, K]``, ready to meet ``q_BTHK``.
         """
         return self.table(position_ids.device)[:, position_ids].unsqueeze(-2)
 
     def first(self, num_positions: int, *, device: torch.device) -> Tensor:
-        """Give cosine and sine of positions ``0..num_positions``; result ``[2, T, 1, K/2]``."""
+        """Give the table at positions ``0..num_positions``; result ``[2, T, 1, K]``."""
         return self.table(device)[:, :num_positions].unsqueeze(-2)
 
     def table(self, device: torch.device) -> Tensor:
-        """Return ``[2, max_seq_len, K/2]`` in fp32 on ``device``; phases are float64 until the cosine is taken."""
+        """Return ``[2, max_seq_len, K]`` in fp32: cosines, and sines whose first half is negative.
+
+        Phases are float64 until the cosine is taken.
+        """
         if device in self._by_device:
             return self._by_device[device]
         with torch.device("meta" if device.type == "meta" else "cpu"):
             exponent = torch.arange(0, self.head_width, 2, dtype=torch.float64) / self.head_width
             positions = torch.arange(self.max_seq_len, dtype=torch.float64)
             phase = torch.outer(positions, self.theta**-exponent)
-            table = torch.stack((phase.cos(), phase.sin())).float().to(device)
+            cos, sin = phase.cos(), phase.sin()
+            table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).float().to(device)
         if type(table) is Tensor:  # one that an export traces is no table
             self._by_device[device] = table
         return table
@@ -59,9 +63,8 @@ def rotate(x_BTHK: Tensor, table: Tensor) -> Tensor:
     if prefers_host_kernel(x_BTHK):
         rotated: Tensor = cast(Any, _HostRotation).apply(x_BTHK, table)
         return rotated
-    cos, sin = table.to(statistics_dtype(x_BTHK)).unbind(0)
-    a, b = x_BTHK.to(cos.dtype).chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x_BTHK.dtype)
+    exact = x_BTHK.to(statistics_dtype(x_BTHK))
+    return (exact * table[0] + _swap_halves(exact) * table[1]).to(x_BTHK.dtype)
 
 
 class _HostRotation(torch.autograd.Function):
@@ -79,10 +82,11 @@ class _HostRotation(torch.autograd.Function):
         return _turn(grad, table[0], -table[1]), None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turn(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    exact = x.to(statistics_dtype(x))
+    return _swap_halves(exact).mul_(signed_sin).add_(exact * cos).to(x.dtype)
+
+
+def _swap_halves(x: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
-    half = a.shape[-1]
-    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    turned[..., :half] = (a * cos).sub_(b * sin)
-    turned[..., half:] = (b * cos).add_(a * sin)
-    return turned
+    return torch.cat((b, a), dim=-1)
