@@ -55,15 +55,13 @@ def activation_bytes(
     queries, keys = shape.num_heads * shape.head_width, shape.num_kv_heads * shape.head_width
     norm = _norm_bytes(D, stream_bytes=stream_bytes, compute_bytes=compute_bytes, kernels=kernels)
     attention = (queries + 2 * keys + queries) * compute_bytes
-    if kernels == "host":
-        attention += queries * compute_bytes  # heads are laid out anew for the product that follows
-    else:
+    if kernels == "device":
         attention += shape.num_heads * _STATISTICS_BYTES  # log-sum-exp of each query
     feed_forward = 4 * F * compute_bytes
     dropout = 2 * D * compute_bytes if shape.dropout else 0
     return ActivationBytes(
         layer=2 * norm + attention + feed_forward + dropout,
-        ends=norm + 2 * _INDEX_BYTES + _STATISTICS_BYTES,
+        ends=norm + 2 * _INDEX_BYTES,
         logits=shape.vocab_size * compute_bytes,
     )
 
