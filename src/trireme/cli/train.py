@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def command(run_file: str, overrides: tuple[str, ...], **flags: Any) -> int:
         extend=flags["extend"],
         accept=frozenset(flags["accept"]),
         allow_missing=frozenset(flags["allow_missing"]),
-        command=shlex.join(["trireme", "train", run_file, *overrides]),
+        command=("trireme", "train", run_file, *overrides),
     )
     return run_training(loaded, options=options).exit_code
 

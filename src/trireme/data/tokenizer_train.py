@@ -39,7 +39,23 @@ def train_tokenizer(
     new = (word for word in unique if word not in learned)
     ids = learned | {word: len(learned) + i for i, word in enumerate(new)}
     content["added_tokens"] += [_added(ids[word], word) for word in unique]
+    content["post_processor"] = _begin_rule()
     return Tokenizer(json.dumps(content), bos_id=0, eos_id=1, pad_id=2, origin="trained", specials_from="trained")
+
+
+def _begin_rule() -> dict[str, Any]:
+    """Tell other readers of the file what Trireme does by itself: a text begins with the begin token."""
+    begin, first, second = {"SpecialToken": {"id": BEGIN, "type_id": 0}}, _sequence("A"), _sequence("B")
+    return {
+        "type": "TemplateProcessing",
+        "single": [begin, first],
+        "pair": [begin, first, second],
+        "special_tokens": {BEGIN: {"id": BEGIN, "ids": [0], "tokens": [BEGIN]}},
+    }
+
+
+def _sequence(name: str) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": 0}}
 
 
 def _learn(texts: Iterable[str], *, vocab_size: int, progress: Progress) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def run(
             overwrite=overwrite,
             extend=extend,
             accept=frozenset(accept),
-            command=f"trireme train {settings}" if isinstance(settings, str | Path) else "trireme train RUN.YAML",
+            command=("trireme", "train", "RUN.YAML" if isinstance(settings, Mapping) else str(settings), *overrides),
         ),
         module=module,
         objective=None if loss_fn is None else build_objective(loss_fn=loss_fn),

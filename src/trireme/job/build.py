@@ -104,7 +104,7 @@ def build_pieces(
     callbacks: tuple[Callback, ...],
     flops_per_token: float,
     peak_flops_per_s: float | None,
-    command: str,
+    go_on_command: str,
     allow_missing: frozenset[str],
     run_dir: Path,
 ) -> Pieces:
@@ -144,7 +144,7 @@ def build_pieces(
         settings=config,
         flops_per_token=flops_per_token,
         peak_flops_per_s=peak_flops_per_s,
-        go_on_command=f"{command} --resume",
+        go_on_command=go_on_command,
         allow_missing=allow_missing,
     )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from torch import nn
 
-from trireme.config import RunConfig
+from trireme.config import RunConfig, TrainSection
 from trireme.job.build import Machine
+from trireme.job.options import RunOptions
 from trireme.mesh import DeviceFacts, device_facts, measures_whole_process, peak_memory_bytes
 from trireme.models import Decoder, ModelSummary, describe_model
 from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, Watcher
@@ -115,8 +115,8 @@ def closing_facts(
     machine: Machine,
     duration_s: float,
     checkpoint: Path | None,
-    prompts: Sequence[str],
-    command: str,
+    options: RunOptions,
+    train: TrainSection,
 ) -> ClosingFacts:
     """Return what is known after the last step of this attempt."""
     finished = result.status in ("finished", "already_finished")
@@ -133,13 +133,13 @@ def closing_facts(
         num_skipped=totals.last.num_skipped if totals.last else 0,
         checkpoint=checkpoint,
         plot=folder.plot_path if folder.plot_path.exists() else None,
-        prompt=prompts[0] if prompts else "",
+        prompt=train.sample_prompts[0] if train.sample_prompts else "",
         predicted_memory_bytes=forecast.memory.total_bytes,
         measured_memory_bytes=peak_memory_bytes(machine.device) if totals.last else None,
         predicted_step_s=forecast.step_s,
         measured_step_s=totals.median_step_s,
-        resume_command=f"{command} --resume",
-        extend_command=f"{command} --resume train.max_steps={2 * result.max_steps} --extend stretch",
+        resume_command=options.go_on_command,
+        extend_command=options.extend_command(train),
     )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from trireme.config import TrainSection
+
+_LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,18 @@ class RunOptions:
     extend: Literal["stretch", "hold"] | None = None
     accept: frozenset[str] = frozenset()
     allow_missing: frozenset[str] = frozenset()
-    command: str = "trireme train RUN.YAML"
+    command: tuple[str, ...] = ("trireme", "train", "RUN.YAML")
+
+    @property
+    def go_on_command(self) -> str:
+        """What a person types to go on."""
+        return shlex.join([*self.command, "--resume"])
+
+    def extend_command(self, train: TrainSection) -> str:
+        """What a person types to train a finished run for as long again, in the unit its length was given in."""
+        name = next(key for key in _LENGTH_KEYS if getattr(train, key) is not None)
+        words = [word for word in self.command if not any(word.startswith(f"train.{key}=") for key in _LENGTH_KEYS)]
+        return shlex.join([*words, "--resume", f"train.{name}={2 * getattr(train, name)}", "--extend", "stretch"])
 
 
 def run_dir_of(*, asked: str | None, recipe: Path | None) -> Path:

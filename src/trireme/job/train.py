@@ -159,7 +159,7 @@ class _Attempt:
         Raises:
             ConfigError: Something else than was asked for would be trained.
         """
-        if not self.options.resume:
+        if not self.options.resume or not self.folder.config_path.exists():  # or killed before it settled
             return False
         old = load_config(self.folder.config_path, purpose="show").config
         changes = find_changes(old, self.config)
@@ -246,7 +246,7 @@ class _Attempt:
             callbacks=tuple(callbacks),
             flops_per_token=forecast.summary.flops_per_token,
             peak_flops_per_s=forecast.peak_flops_per_s,
-            command=self.options.command,
+            go_on_command=self.options.go_on_command,
             allow_missing=self.options.allow_missing,
             run_dir=self.folder.path,
         )
@@ -271,8 +271,8 @@ class _Attempt:
             machine=machine,
             duration_s=time.monotonic() - self.started_s,
             checkpoint=checkpoint,
-            prompts=self.config.train.sample_prompts,
-            command=self.options.command,
+            options=self.options,
+            train=self.config.train,
         )
         self.console.close()
         self.console.show(closing_report(facts))
