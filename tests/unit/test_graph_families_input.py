@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.family_models import FAMILY_MODELS, Sizes, tiny_model
 from trireme.errors import ModelError
 from trireme.graph import count_model_params, find_graph, find_model, read_config
 
@@ -50,6 +52,10 @@ def test_a_file_a_folder_a_mapping_and_a_name_give_the_same_graph(tmp_path: Path
         ({"architectures": ["LlamaForTokenClassification"]}, ("LlamaForTokenClassification", "capture")),
         ({"model_type": "qwen2", "layer_types": ["full_attention"]}, ("layer_types", "2", "1")),
         ({"model_type": "llama4"}, ("text_config",)),
+        ({"num_hidden_layers": 10**9}, ("num_hidden_layers", "10000")),
+        ({"hidden_act": "silo"}, ("hidden_act=silo", "silu")),
+        ({"model_type": "qwen2", "layer_types": ["full", "full"]}, ("'full'", "full_attention")),
+        ({"hidden_size": 63}, ("hidden_size=63", "num_attention_heads=4")),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(change: dict[str, Any], parts: tuple[str, ...]) -> None:
@@ -124,6 +130,21 @@ def test_gemma_with_images_is_read_by_its_language_part() -> None:
     alone = read_config(text)
     assert count_model_params(graph).total == count_model_params(alone).total
     assert graph.omitted
+
+
+JUNK = (None, 0, -1, 3, 1.5, True, "x", ["x"], [1], {"a": 1}, 10**9)
+
+
+@pytest.mark.parametrize("name", FAMILY_MODELS)
+def test_any_value_of_any_key_gives_a_graph_or_one_clear_error(name: str) -> None:
+    values = tiny_model(name, Sizes()).values()
+    draw = random.Random(name)
+    for key in values:
+        for junk in draw.sample(JUNK, 3):
+            try:
+                count_model_params(read_config({**values, key: junk}, name="mine"))
+            except ModelError as error:
+                assert "\n" not in str(error)
 
 
 def reach(keys: dict[str, Any]) -> list[int | None]:

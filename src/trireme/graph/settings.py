@@ -7,6 +7,12 @@ from typing import Any
 
 from trireme.errors import ModelError
 
+MOST_LAYERS = 10_000
+"""More is a slip of the keyboard."""
+
+ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish")
+"""Activations whose kept tensors :class:`~trireme.graph.tape.Tape` knows."""
+
 
 class Settings:
     """The mapping of a config.json, with its ``model_type`` for messages."""
@@ -35,6 +41,59 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ModelError("graph.bad_count", model=self.name, key=key, value=value, least=least)
         return value
+
+    def layers(self, key: str, default: int | None = None, *, also: str = "") -> int:
+        """A number of layers; a mistyped one is refused before a list of that length is made.
+
+        Raises:
+            ModelError: It isn't a whole number from 1 to ``MOST_LAYERS``.
+        """
+        value = self.count(key, default, also=also)
+        if value > MOST_LAYERS:
+            raise ModelError("graph.too_many_layers", model=self.name, key=key, value=value, most=MOST_LAYERS)
+        return value
+
+    def architecture(self, default: str) -> str:
+        """The first of ``architectures``.
+
+        Raises:
+            ModelError: It isn't a list of names.
+        """
+        listed = self.raw("architectures") or [default]
+        if not isinstance(listed, list | tuple) or not isinstance(listed[0], str):
+            raise ModelError("graph.bad_names", model=self.name, key="architectures", value=listed)
+        return listed[0]
+
+    def num_labels(self) -> int:
+        """Classes of a classifier, two unless said."""
+        labels = self.raw("id2label") or self.raw("label2id")
+        return len(labels) if isinstance(labels, Mapping) else self.count("num_labels", 2)
+
+    def indices(self, key: str) -> frozenset[int] | None:
+        """Numbers of layers, or None where the key is absent.
+
+        Raises:
+            ModelError: It isn't a list of whole numbers.
+        """
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+            raise ModelError("graph.bad_indices", model=self.name, key=key, value=value)
+        return frozenset(value)
+
+    def function(self, key: str, default: str) -> str:
+        """The name of an activation.
+
+        Raises:
+            ModelError: What it keeps for backward isn't known.
+        """
+        name = self.raw(key, default)
+        if name not in ACTIVATIONS:
+            raise ModelError(
+                "graph.unknown_activation", model=self.name, key=key, value=name, known=", ".join(ACTIVATIONS)
+            )
+        return str(name)
 
     def maybe_count(self, key: str, absent: int | None = None) -> int | None:
         """A whole number, None where the key is null or zero, ``absent`` where there is no such key."""
@@ -68,11 +127,13 @@ class Settings:
         """A word."""
         return str(self.raw(key, default))
 
-    def choices(self, key: str, *, length: int, may_be_longer: bool = False) -> tuple[str, ...] | None:
+    def choices(
+        self, key: str, *, length: int, of: tuple[str, ...], may_be_longer: bool = False
+    ) -> tuple[str, ...] | None:
         """One word per layer, or None where the key is absent.
 
         Raises:
-            ModelError: It isn't a list of that length.
+            ModelError: It isn't a list of that length, or a word isn't one of ``of``.
         """
         value = self.raw(key)
         if value is None:
@@ -82,13 +143,23 @@ class Settings:
         if not isinstance(value, list | tuple) or len(value) != length:
             found = len(value) if isinstance(value, list | tuple) else value
             raise ModelError("graph.bad_list", model=self.name, key=key, found=found, length=length)
-        return tuple(str(item) for item in value)
+        words = tuple(str(item) for item in value)
+        strange = sorted(set(words) - set(of))
+        if strange:
+            raise ModelError("graph.unknown_kind", model=self.name, key=key, value=strange[0], known=", ".join(of))
+        return words
 
-    def rope(self, key: str, default: Any = None, *, also: str = "") -> Any:
-        """A value of the rotary settings, which older files keep at the top level."""
+    def rotary_ratio(self, default: float, *, also: str = "") -> float:
+        """The part of a head that is rotated, which older files keep at the top level.
+
+        Raises:
+            ModelError: It isn't a number from 0 to 1.
+        """
+        key = "partial_rotary_factor"
         table = self.raw("rope_parameters", self.raw("rope_scaling", {}))
-        found = table.get(key) if isinstance(table, Mapping) else None
-        return found if found is not None else self.raw(key, self.raw(also, default) if also else default)
+        if isinstance(table, Mapping) and table.get(key) is not None:
+            return Settings(table, name=self.name).ratio(key, default)
+        return self.ratio(key, self.ratio(also, default) if also else default)
 
     def divides(self, part: int, whole: int, *, part_key: str, whole_key: str) -> int:
         """``whole / part`` when that is a whole number.

@@ -11,6 +11,26 @@ TEXTS: dict[str, Text] = {
         en="{model}: {key} is {value!r}; it must be a whole number of at least {least}",
         zh="{model}：{key} 的值是 {value!r}，应为不小于 {least} 的整数",
     ),
+    "too_many_layers": Text(
+        en="{model}: {key} is {value}; more than {most} layers is taken for a mistake",
+        zh="{model}：{key} 的值是 {value}，超过 {most} 层视为写错",
+    ),
+    "bad_names": Text(
+        en="{model}: {key} is {value!r}; it must be a list of class names",
+        zh="{model}：{key} 的值是 {value!r}，应为类名列表",
+    ),
+    "bad_indices": Text(
+        en="{model}: {key} is {value!r}; it must be a list of layer numbers",
+        zh="{model}：{key} 的值是 {value!r}，应为层号列表",
+    ),
+    "unknown_activation": Text(
+        en="{model}: {key}={value} isn't known, so what it keeps for backward isn't either; known are {known}",
+        zh="{model}：不认识 {key}={value}，无法得知反向传播要保留什么；已知的有 {known}",
+    ),
+    "unknown_kind": Text(
+        en="{model}: {key} holds {value!r}; known are {known}",
+        zh="{model}：{key} 中有 {value!r}，已知的只有 {known}",
+    ),
     "bad_ratio": Text(
         en="{model}: {key} is {value!r}; it must be a number from 0 to 1",
         zh="{model}：{key} 的值是 {value!r}，应为 0 到 1 之间的数",

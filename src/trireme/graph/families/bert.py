@@ -25,8 +25,7 @@ _HEADS = (
 
 def build_bert(s: Settings) -> ModelGraph:
     """BERT with the head that ``architectures`` names."""
-    listed = s.raw("architectures", ["BertForMaskedLM"])
-    architecture = str(listed[0])
+    architecture = s.architecture("BertForMaskedLM")
     if architecture not in _HEADS:
         raise ModelError("graph.unknown_head", model=s.name, architecture=architecture, family=s.family)
     width, vocab_size = s.count("hidden_size"), s.count("vocab_size")
@@ -35,7 +34,7 @@ def build_bert(s: Settings) -> ModelGraph:
         path=f"{prefix}encoder.layer",
         width=width,
         before=_embedding(s, prefix, width, vocab_size),
-        blocks=tuple(repeat(_layer(s, width), s.count("num_hidden_layers"))),
+        blocks=tuple(repeat(_layer(s, width), s.layers("num_hidden_layers"))),
         after=Block(kind="final"),
         side="encoder",
     )
@@ -77,7 +76,7 @@ def _layer(s: Settings, width: int) -> Block:
     branch = tape.dropout("attention.output.dropout", branch, ratio=dropout)
     x = tape.layer_norm("attention.output.LayerNorm", tape.add_residual("attention.residual", x, branch))
     hidden = tape.linear("intermediate.dense", x, s.count("intermediate_size"), bias=True)
-    active = tape.activation("intermediate.act", hidden, s.text("hidden_act", "gelu"))
+    active = tape.activation("intermediate.act", hidden, s.function("hidden_act", "gelu"))
     branch = tape.dropout("output.dropout", tape.linear("output.dense", active, width, bias=True), ratio=dropout)
     tape.layer_norm("output.LayerNorm", tape.add_residual("output.residual", x, branch))
     return tape.block("dense")
@@ -91,7 +90,7 @@ def _head(tape: Tape, loss: Tape, s: Settings, architecture: str, width: int, vo
         first = Tensor(name="first_token", width=width, rows="seqs")
         pooled = tape.linear(f"{path}.dense", first, width, bias=True, rows="seqs")
     if architecture in ("BertForSequenceClassification", "BertForTokenClassification"):
-        labels = len(s.raw("id2label", {})) or s.count("num_labels", 2)
+        labels = s.num_labels()
         scores = tape.linear("classifier", pooled, labels, bias=True, rows=pooled.rows)
         loss.cross_entropy(scores, rows=pooled.rows)
         return ()
@@ -105,7 +104,7 @@ def _language_head(
 ) -> tuple[Tie, ...]:
     path, width = "cls.predictions", hidden.width
     x = tape.linear(f"{path}.transform.dense", hidden, width, bias=True)
-    x = tape.activation(f"{path}.transform.act", x, s.text("hidden_act", "gelu"))
+    x = tape.activation(f"{path}.transform.act", x, s.function("hidden_act", "gelu"))
     x = tape.layer_norm(f"{path}.transform.LayerNorm", x)
     tape.parameter(f"{path}.bias", (vocab_size,))
     loss.cross_entropy(tape.linear(f"{path}.decoder", x, vocab_size, bias=True))

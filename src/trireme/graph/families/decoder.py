@@ -42,8 +42,7 @@ def read_heading(s: Settings, *, default: str, names: TrunkNames) -> Heading:
     Raises:
         ModelError: The architecture has another head.
     """
-    listed = s.raw("architectures", [default])
-    architecture = str(listed[0]) if listed else default
+    architecture = s.architecture(default)
     if architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return Heading(architecture=architecture, kind="language_model", prefix=f"{names.root}.")
     if architecture.endswith("ForSequenceClassification"):
@@ -103,7 +102,7 @@ def language_head(
     if heading.kind == "none":
         return HeadBlocks(head=tape.block("head"), loss=loss.block("loss"), ties=())
     if heading.kind == "classifier":
-        labels = len(s.raw("id2label", {})) or s.count("num_labels", 2)
+        labels = s.num_labels()
         loss.cross_entropy(tape.linear("score", hidden, labels), rows="seqs")
         return HeadBlocks(head=tape.block("head"), loss=loss.block("loss"), ties=())
     logits = tape.linear(names.head, hidden, vocab_size, bias=bias)

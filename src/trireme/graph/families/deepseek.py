@@ -45,7 +45,7 @@ def _graph(s: Settings, router: RouterStyle, architecture: str, *, mlp_bias: boo
     )
     blocks = dense_then_sparse(
         first=s.count("first_k_dense_replace", first, least=0),
-        num_layers=s.count("num_hidden_layers"),
+        num_layers=s.layers("num_hidden_layers"),
         dense=_layer(s, width, lambda tape, x: gated_mlp(tape, x, ffn, bias=mlp_bias), kind="dense"),
         sparse=_layer(s, width, sparse, kind="moe"),
     )
@@ -96,8 +96,8 @@ def latent_attention(tape: Tape, x: Tensor, s: Settings) -> Tensor:
 
 def _queries(tape: Tape, x: Tensor, s: Settings, width: int, *, bias: bool) -> Tensor:
     """Straight, or through a latent of their own; an explicit null rank means straight."""
-    rank = s.values.get("q_lora_rank", 1536)
-    if not rank:
+    rank = s.maybe_count("q_lora_rank", 1536)
+    if rank is None:
         return tape.linear(f"{_PATH}.q_proj", x, width)
     narrow = tape.linear(f"{_PATH}.q_a_proj", x, rank, bias=bias)
     return tape.linear(f"{_PATH}.q_b_proj", tape.rms_norm(f"{_PATH}.q_a_layernorm", narrow), width)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from trireme.graph.families.decoder import TrunkNames, decoder_graph, rms
 from trireme.graph.families.rope import (
+    LAYER_KINDS,
     AttentionStyle,
     LayerStyle,
     NormNames,
@@ -38,7 +39,7 @@ def _graph(
     local_tables: bool = False,
 ) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
-    function = s.text("hidden_activation") or s.text("hidden_act", "gelu_pytorch_tanh")
+    function = _function(s)
     window = s.maybe_count("sliding_window", 4096) if _SLIDING in kinds else None
     blocks = {
         kind: rope_layer(
@@ -64,6 +65,11 @@ def _graph(
     )
 
 
+def _function(s: Settings) -> str:
+    """Gemma's activation; its older files name it under ``hidden_act``."""
+    return s.function("hidden_activation", s.function("hidden_act", "gelu_pytorch_tanh"))
+
+
 def _attention(s: Settings, *, softcap: bool = False, qk_norm: str = "") -> AttentionStyle:
     bias = s.flag("attention_bias", False)
     return AttentionStyle(
@@ -83,14 +89,14 @@ def _with_tables(style: LayerStyle, kind: str) -> LayerStyle:
 
 def build_gemma(s: Settings) -> ModelGraph:
     """Gemma 1."""
-    kinds = (_FULL,) * s.count("num_hidden_layers")
+    kinds = (_FULL,) * s.layers("num_hidden_layers")
     return _graph(s, LayerStyle(attention=_attention(s), norm=rms("offset")), kinds, "GemmaForCausalLM")
 
 
 def build_gemma2(s: Settings) -> ModelGraph:
     """Gemma 2: every second layer looks at a window, scores and logits are capped by tanh."""
-    num_layers = s.count("num_hidden_layers")
-    kinds = s.choices("layer_types", length=num_layers) or tuple(
+    num_layers = s.layers("num_hidden_layers")
+    kinds = s.choices("layer_types", length=num_layers, of=LAYER_KINDS) or tuple(
         _FULL if index % 2 else _SLIDING for index in range(num_layers)
     )
     # A null means no cap; an absent key means the published one.
@@ -112,9 +118,9 @@ def build_gemma3(s: Settings) -> ModelGraph:
 
 
 def _gemma3(s: Settings, *, omitted: tuple[str, ...]) -> ModelGraph:
-    num_layers = s.count("num_hidden_layers", 26)
+    num_layers = s.layers("num_hidden_layers", 26)
     every = s.count("_sliding_window_pattern", 6, also="sliding_window_pattern")
-    kinds = s.choices("layer_types", length=num_layers) or tuple(
+    kinds = s.choices("layer_types", length=num_layers, of=LAYER_KINDS) or tuple(
         _SLIDING if (index + 1) % every else _FULL for index in range(num_layers)
     )
     style = LayerStyle(attention=_attention(s, qk_norm="head"), norms=_SANDWICH, norm=rms("offset"))

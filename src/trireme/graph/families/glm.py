@@ -39,14 +39,14 @@ def _attention(s: Settings, *, qkv_bias: bool, qk_norm: str = "", head_width: in
         qk_norm=qk_norm,
         concatenates=True,
         rotary_shared=not own_tables,
-        rotary_width=int(head_width * s.rope("partial_rotary_factor", 0.5)),
+        rotary_width=int(head_width * s.rotary_ratio(0.5)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
 
 
 def _dense(s: Settings, norms: NormNames, architecture: str) -> ModelGraph:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
-    function = s.text("hidden_act", "silu")
+    function = s.function("hidden_act", "silu")
     shape = read_attention(s, head_width=128)
     attention = _attention(s, qkv_bias=s.flag("attention_bias", True), head_width=shape.qk_width, own_tables=True)
     block = rope_layer(
@@ -58,7 +58,7 @@ def _dense(s: Settings, norms: NormNames, architecture: str) -> ModelGraph:
     )
     return decoder_graph(
         s,
-        repeat(block, s.count("num_hidden_layers")),
+        repeat(block, s.layers("num_hidden_layers")),
         default_architecture=architecture,
         names=TrunkNames(),
         width=width,
@@ -89,7 +89,7 @@ def build_glm4_moe(s: Settings) -> ModelGraph:
     )
     blocks = dense_then_sparse(
         first=s.count("first_k_dense_replace", 1, least=0),
-        num_layers=s.count("num_hidden_layers"),
+        num_layers=s.layers("num_hidden_layers"),
         dense=rope_layer(width, shape, style, lambda tape, x: gated_mlp(tape, x, ffn), kind="dense"),
         sparse=rope_layer(width, shape, style, sparse, kind="moe"),
     )

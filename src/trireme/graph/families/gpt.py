@@ -43,7 +43,7 @@ def build_gpt2(s: Settings) -> ModelGraph:
 
     return decoder_graph(
         s,
-        repeat(_gpt2_layer(s, width), s.count("n_layer", also="num_hidden_layers")),
+        repeat(_gpt2_layer(s, width), s.layers("n_layer", also="num_hidden_layers")),
         default_architecture="GPT2LMHeadModel",
         names=names,
         width=width,
@@ -65,7 +65,7 @@ def _gpt2_layer(s: Settings, width: int) -> Block:
     x = tape.add_residual("attn_residual", x, tape.dropout("attn.resid_dropout", branch, ratio=dropout))
     inner = s.maybe_count("n_inner") or 4 * width
     hidden = tape.linear("mlp.c_fc", tape.layer_norm("ln_2", x), inner, bias=True, transposed=True)
-    active = tape.activation("mlp.act", hidden, s.text("activation_function", "gelu_new"))
+    active = tape.activation("mlp.act", hidden, s.function("activation_function", "gelu_new"))
     branch = tape.linear("mlp.c_proj", active, width, bias=True, transposed=True)
     tape.add_residual("mlp_residual", x, tape.dropout("mlp.dropout", branch, ratio=dropout))
     return tape.block("dense")
@@ -96,7 +96,7 @@ def build_opt(s: Settings) -> ModelGraph:
 
     return decoder_graph(
         s,
-        repeat(_opt_layer(s, width), s.count("num_hidden_layers")),
+        repeat(_opt_layer(s, width), s.layers("num_hidden_layers")),
         default_architecture="OPTForCausalLM",
         names=TrunkNames(root="model.decoder", bare_root="decoder.", norm="final_layer_norm"),
         width=width,
@@ -122,7 +122,9 @@ def _opt_layer(s: Settings, width: int) -> Block:
         x = tape.layer_norm("self_attn_layer_norm", x, affine=affine)
     normed = tape.layer_norm("final_layer_norm", x, affine=affine) if first else x
     hidden = tape.linear("fc1", normed, s.count("ffn_dim"), bias=bias)
-    branch = tape.linear("fc2", tape.activation("act", hidden, s.text("activation_function", "relu")), width, bias=bias)
+    branch = tape.linear(
+        "fc2", tape.activation("act", hidden, s.function("activation_function", "relu")), width, bias=bias
+    )
     x = tape.add_residual("feed_residual", x, tape.dropout("feed_dropout", branch, ratio=dropout))
     if not first:
         tape.layer_norm("final_layer_norm", x, affine=affine)
@@ -142,7 +144,7 @@ def build_bloom(s: Settings) -> ModelGraph:
 
     return decoder_graph(
         s,
-        repeat(_bloom_layer(s, width), s.count("n_layer", also="num_hidden_layers")),
+        repeat(_bloom_layer(s, width), s.layers("n_layer", also="num_hidden_layers")),
         default_architecture="BloomForCausalLM",
         names=names,
         width=width,
@@ -176,7 +178,7 @@ def build_gpt_neox(s: Settings) -> ModelGraph:
     width = s.count("hidden_size")
     return decoder_graph(
         s,
-        repeat(_neox_layer(s, width), s.count("num_hidden_layers")),
+        repeat(_neox_layer(s, width), s.layers("num_hidden_layers")),
         default_architecture="GPTNeoXForCausalLM",
         names=TrunkNames(root="gpt_neox", embedding="embed_in", norm="final_layer_norm"),
         width=width,
@@ -189,7 +191,7 @@ def _neox_layer(s: Settings, width: int) -> Block:
     tape, x = Tape(), stream(width)
     bias, dropout = s.flag("attention_bias", True), s.ratio("hidden_dropout", 0.0)
     shape = plain_heads(s, width=width, heads=s.count("num_attention_heads"))
-    rotated = int(shape.qk_width * s.rope("partial_rotary_factor", 0.25, also="rotary_pct"))
+    rotated = int(shape.qk_width * s.rotary_ratio(0.25, also="rotary_pct"))
     qkv = tape.linear("attention.query_key_value", tape.layer_norm("input_layernorm", x), 3 * width, bias=bias)
     q, k, v = (qkv.view(width) for _ in range(3))
     q, k = tape.rotary("attention.q", q, width=rotated), tape.rotary("attention.k", k, width=rotated)
@@ -201,7 +203,7 @@ def _neox_layer(s: Settings, width: int) -> Block:
     middle = x if parallel else tape.add_residual("attention_residual", x, branch)
     normed = tape.layer_norm("post_attention_layernorm", middle)
     hidden = tape.linear("mlp.dense_h_to_4h", normed, s.count("intermediate_size"), bias=True)
-    active = tape.activation("mlp.act", hidden, s.text("hidden_act", "gelu"))
+    active = tape.activation("mlp.act", hidden, s.function("hidden_act", "gelu"))
     fed = tape.linear("mlp.dense_4h_to_h", active, width, bias=True)
     fed = tape.dropout("post_mlp_dropout", fed, ratio=dropout)
     tape.add_residual("residual", middle, fed, *((branch,) if parallel else ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from trireme.graph.block import Block
 from trireme.graph.families.decoder import Norm, TrunkNames, decoder_graph, rms
 from trireme.graph.families.rope import (
+    LAYER_KINDS,
     AttentionStyle,
     LayerStyle,
     NormNames,
@@ -32,7 +33,7 @@ def _dense(
     window: int | None = None,
 ) -> Block:
     width, ffn = s.count("hidden_size"), s.count("intermediate_size")
-    function = s.text("hidden_act", "silu")
+    function = s.function("hidden_act", "silu")
     shape = read_attention(s, head_width=head_width, window=window)
     return rope_layer(
         width, shape, style, lambda tape, x: gated_mlp(tape, x, ffn, function=function, bias=mlp_bias), kind="dense"
@@ -61,7 +62,7 @@ def build_llama(s: Settings) -> ModelGraph:
         attention=AttentionStyle(qkv_bias=bias, out_bias=bias, dropout=s.ratio("attention_dropout", 0.0))
     )
     block = _dense(s, style, mlp_bias=s.flag("mlp_bias", False))
-    return _graph(s, repeat(block, s.count("num_hidden_layers")), "LlamaForCausalLM")
+    return _graph(s, repeat(block, s.layers("num_hidden_layers")), "LlamaForCausalLM")
 
 
 def build_mistral(s: Settings) -> ModelGraph:
@@ -69,13 +70,13 @@ def build_mistral(s: Settings) -> ModelGraph:
     style = LayerStyle(attention=AttentionStyle(dropout=s.ratio("attention_dropout", 0.0)))
     window = s.maybe_count("sliding_window", 4096)
     block = _dense(s, style, window=window)
-    return _graph(s, repeat(block, s.count("num_hidden_layers")), "MistralForCausalLM")
+    return _graph(s, repeat(block, s.layers("num_hidden_layers")), "MistralForCausalLM")
 
 
 def qwen_layer_kinds(s: Settings) -> tuple[str, ...]:
     """Full or sliding per layer: as listed, else sliding from ``max_window_layers`` on where windows are in use."""
-    num_layers = s.count("num_hidden_layers")
-    listed = s.choices("layer_types", length=num_layers)
+    num_layers = s.layers("num_hidden_layers")
+    listed = s.choices("layer_types", length=num_layers, of=LAYER_KINDS)
     if listed:
         return listed
     if not s.flag("use_sliding_window", False):
@@ -126,7 +127,7 @@ def build_olmo2(s: Settings) -> ModelGraph:
         ),
         norm=rms("float32"),
     )
-    return _graph(s, repeat(_dense(s, style), s.count("num_hidden_layers")), "Olmo2ForCausalLM", norm=rms("float32"))
+    return _graph(s, repeat(_dense(s, style), s.layers("num_hidden_layers")), "Olmo2ForCausalLM", norm=rms("float32"))
 
 
 def build_ernie(s: Settings) -> ModelGraph:
@@ -134,4 +135,4 @@ def build_ernie(s: Settings) -> ModelGraph:
     bias = s.flag("use_bias", False)
     attention = AttentionStyle(qkv_bias=bias, out_bias=bias, rotary_float32=True, rotary_shared=False)
     block = _dense(s, LayerStyle(attention=attention), mlp_bias=bias, head_width=128)
-    return _graph(s, repeat(block, s.count("num_hidden_layers")), "Ernie4_5ForCausalLM", tied=True)
+    return _graph(s, repeat(block, s.layers("num_hidden_layers")), "Ernie4_5ForCausalLM", tied=True)

@@ -31,7 +31,7 @@ def build_llama4_text(s: Settings) -> ModelGraph:
 
 
 def _graph(s: Settings, *, prefix: str, omitted: tuple[str, ...]) -> ModelGraph:
-    num_layers = s.count("num_hidden_layers", 48)
+    num_layers = s.layers("num_hidden_layers", 48)
     rotated = _rotated_layers(s, num_layers)
     sparse = _sparse_layers(s, num_layers)
     pairs = list(zip(rotated, sparse, strict=True))
@@ -51,7 +51,7 @@ def _graph(s: Settings, *, prefix: str, omitted: tuple[str, ...]) -> ModelGraph:
 def _rotated_layers(s: Settings, num_layers: int) -> tuple[bool, ...]:
     """Every fourth layer has no rotary positions, unless listed (1 means rotated)."""
     if s.raw("no_rope_layers"):  # an empty list means the rule below
-        listed = s.choices("no_rope_layers", length=num_layers, may_be_longer=True) or ()
+        listed = s.choices("no_rope_layers", length=num_layers, of=("0", "1"), may_be_longer=True) or ()
         return tuple(bool(int(item)) for item in listed)
     every = s.count("no_rope_layer_interval", 4)
     return tuple((index + 1) % every != 0 for index in range(num_layers))
@@ -59,7 +59,7 @@ def _rotated_layers(s: Settings, num_layers: int) -> tuple[bool, ...]:
 
 def _sparse_layers(s: Settings, num_layers: int) -> tuple[bool, ...]:
     step = s.count("interleave_moe_layer_step", 1)
-    listed = s.raw("moe_layers")
+    listed = s.indices("moe_layers")
     chosen = listed if listed is not None else range(step - 1, num_layers, step)
     return tuple(index in chosen for index in range(num_layers))
 

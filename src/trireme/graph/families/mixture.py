@@ -11,6 +11,7 @@ from trireme.graph.block import Block
 from trireme.graph.families.decoder import Norm, TrunkNames, decoder_graph, rms
 from trireme.graph.families.moe import ExpertStyle, RouterStyle, moe_feed
 from trireme.graph.families.rope import (
+    LAYER_KINDS,
     AttentionStyle,
     Feed,
     LayerStyle,
@@ -59,15 +60,15 @@ def build_mixtral(s: Settings) -> ModelGraph:
     )
     shape = read_attention(s, window=s.maybe_count("sliding_window"))
     block = rope_layer(s.count("hidden_size"), shape, style, feed, kind="moe")
-    return _graph(s, repeat(block, s.count("num_hidden_layers")), "MixtralForCausalLM")
+    return _graph(s, repeat(block, s.layers("num_hidden_layers")), "MixtralForCausalLM")
 
 
 def _sparse_layers(s: Settings, num_experts: int) -> tuple[bool, ...]:
     """Qwen's rule: every ``decoder_sparse_step``-th layer has experts, except those listed as dense."""
-    step, dense = s.count("decoder_sparse_step", 1), s.raw("mlp_only_layers", [])
+    step, dense = s.count("decoder_sparse_step", 1), s.indices("mlp_only_layers") or frozenset()
     return tuple(
         index not in dense and num_experts > 0 and (index + 1) % step == 0
-        for index in range(s.count("num_hidden_layers"))
+        for index in range(s.layers("num_hidden_layers"))
     )
 
 
@@ -102,8 +103,8 @@ def build_qwen2_moe(s: Settings) -> ModelGraph:
         shared_name="shared_expert",
         shared_gate=True,
     )
-    num_layers = s.count("num_hidden_layers")
-    kinds = s.choices("layer_types", length=num_layers) or _qwen2_moe_kinds(s, num_layers)
+    num_layers = s.layers("num_hidden_layers")
+    kinds = s.choices("layer_types", length=num_layers, of=LAYER_KINDS) or _qwen2_moe_kinds(s, num_layers)
     return _qwen_moe(s, style, feed, kinds, experts, "Qwen2MoeForCausalLM")
 
 
@@ -127,7 +128,7 @@ def build_qwen3_moe(s: Settings) -> ModelGraph:
         router=RouterStyle(normalised=s.flag("norm_topk_prob", False), float32_weights=False),
     )
     kind = "sliding_attention" if s.flag("use_sliding_window", False) else "full_attention"
-    kinds = (kind,) * s.count("num_hidden_layers")
+    kinds = (kind,) * s.layers("num_hidden_layers")
     return _qwen_moe(s, LayerStyle(attention=attention), feed, kinds, experts, "Qwen3MoeForCausalLM")
 
 
@@ -153,7 +154,7 @@ def build_ernie_moe(s: Settings) -> ModelGraph:
 
 
 def _ernie_sparse_layers(s: Settings) -> list[bool]:
-    num_layers = s.count("num_hidden_layers")
+    num_layers = s.layers("num_hidden_layers")
     first, every = s.count("moe_layer_start_index", 1, least=0), s.count("moe_layer_interval", 1)
     last = s.count("moe_layer_end_index", -1, least=-1)
     last = num_layers - 1 if last == -1 else last
@@ -162,8 +163,8 @@ def _ernie_sparse_layers(s: Settings) -> list[bool]:
 
 def build_gpt_oss(s: Settings) -> ModelGraph:
     """GPT-OSS: windows on every second layer, a sink per head, biases everywhere, a clamped gate."""
-    width, num_layers = s.count("hidden_size"), s.count("num_hidden_layers")
-    kinds = s.choices("layer_types", length=num_layers) or tuple(
+    width, num_layers = s.count("hidden_size"), s.layers("num_hidden_layers")
+    kinds = s.choices("layer_types", length=num_layers, of=LAYER_KINDS) or tuple(
         "full_attention" if index % 2 else "sliding_attention" for index in range(num_layers)
     )
     router = RouterStyle(name="router", bias=True, normalised=False, scores=False, float32_weights=False)

@@ -27,7 +27,7 @@ def build_phi(s: Settings) -> ModelGraph:
     width = s.count("hidden_size")
     return decoder_graph(
         s,
-        repeat(_phi_layer(s, width), s.count("num_hidden_layers")),
+        repeat(_phi_layer(s, width), s.layers("num_hidden_layers")),
         default_architecture="PhiForCausalLM",
         names=TrunkNames(norm="final_layernorm"),
         width=width,
@@ -47,14 +47,14 @@ def _phi_layer(s: Settings, width: int) -> Block:
         out_name="dense",
         concatenates=True,
         qk_norm="layer" if s.flag("qk_layernorm", False) else "",
-        rotary_width=int(shape.qk_width * s.rope("partial_rotary_factor", 0.5)),
+        rotary_width=int(shape.qk_width * s.rotary_ratio(0.5)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
     x = stream(width)
     normed = tape.layer_norm("input_layernorm", x)
     attended = tape.dropout("attention_dropout", rope_attention(tape, normed, shape, style), ratio=dropout)
     inner = tape.linear("mlp.fc1", normed, s.count("intermediate_size", 4 * width), bias=True)
-    active = tape.activation("mlp.activation_fn", inner, s.text("hidden_act", "gelu_new"))
+    active = tape.activation("mlp.activation_fn", inner, s.function("hidden_act", "gelu_new"))
     fed = tape.linear("mlp.fc2", active, width, bias=True)
     tape.add_residual("residual", x, attended, tape.dropout("feed_dropout", fed, ratio=dropout))
     return tape.block("parallel")
@@ -67,17 +67,17 @@ def build_phi3(s: Settings) -> ModelGraph:
     attention = AttentionStyle(
         fused_qkv=True,
         concatenates=True,
-        rotary_width=int(shape.qk_width * s.rope("partial_rotary_factor", 1.0)),
+        rotary_width=int(shape.qk_width * s.rotary_ratio(1.0)),
         dropout=s.ratio("attention_dropout", 0.0),
     )
     style = LayerStyle(attention=attention, dropout=s.ratio("resid_pdrop", 0.0))
-    function = s.text("hidden_act", "silu")
+    function = s.function("hidden_act", "silu")
     block = rope_layer(
         width, shape, style, lambda tape, x: fused_gated_mlp(tape, x, ffn, function=function), kind="dense"
     )
     return decoder_graph(
         s,
-        repeat(block, s.count("num_hidden_layers")),
+        repeat(block, s.layers("num_hidden_layers")),
         default_architecture="Phi3ForCausalLM",
         names=TrunkNames(),
         width=width,

@@ -12,6 +12,9 @@ from trireme.graph.settings import Settings
 from trireme.graph.tape import NormFlavour, Tape
 from trireme.graph.tensor import Kind, Tensor, stream
 
+LAYER_KINDS = ("full_attention", "sliding_attention")
+"""Words for a layer's attention that families list per layer."""
+
 Feed = Callable[[Tape, Tensor], Tensor]
 
 
@@ -76,7 +79,9 @@ def read_attention(
     heads = s.count("num_attention_heads")
     kv_heads = s.count("num_key_value_heads", heads)
     s.divides(kv_heads, heads, part_key="num_key_value_heads", whole_key="num_attention_heads")
-    width = s.maybe_count("head_dim", head_width) or s.count("hidden_size") // heads
+    width = s.maybe_count("head_dim", head_width)
+    if width is None:
+        width = s.divides(heads, s.count("hidden_size"), part_key="num_attention_heads", whole_key="hidden_size")
     return AttentionShape(
         heads=heads,
         kv_heads=kv_heads,

@@ -16,14 +16,13 @@ from trireme.graph.tensor import Saved, Tensor, stream
 
 def build_t5(s: Settings) -> ModelGraph:
     """T5 with its language head, or bare."""
-    listed = s.raw("architectures", ["T5ForConditionalGeneration"])
-    architecture = str(listed[0])
+    architecture = s.architecture("T5ForConditionalGeneration")
     if architecture not in ("T5ForConditionalGeneration", "T5WithLMHeadModel", "T5Model"):
         raise ModelError("graph.unknown_head", model=s.name, architecture=architecture, family=s.family)
-    num_layers, vocab_size, width = s.count("num_layers"), s.count("vocab_size"), s.count("d_model")
+    num_layers, vocab_size, width = s.layers("num_layers"), s.count("vocab_size"), s.count("d_model")
     stacks = (
         _stack(s, "encoder", num_layers, vocab_size, width),
-        _stack(s, "decoder", s.count("num_decoder_layers", num_layers), vocab_size, width),
+        _stack(s, "decoder", s.layers("num_decoder_layers", num_layers), vocab_size, width),
     )
     ties = [Tie(alias=f"{side}.embed_tokens.weight", owner="shared.weight") for side in ("encoder", "decoder")]
     head, loss = Tape(), Tape()
@@ -125,9 +124,10 @@ def _feed(tape: Tape, x: Tensor, s: Settings, path: str) -> Tensor:
     name, ffn, dropout = f"{path}.DenseReluDense", s.count("d_ff"), s.ratio("dropout_rate", 0.1)
     normed = tape.rms_norm(f"{path}.layer_norm", x, flavour="t5")
     form = s.text("feed_forward_proj", "relu")
-    gated, function = form.startswith("gated-"), form.removeprefix("gated-")
+    gated = form.startswith("gated-")
     # Published gated models say "gelu" and mean its tanh form written out.
-    function = "gelu_new" if form == "gated-gelu" else function
+    plain = "gelu_new" if form == "gated-gelu" else form.removeprefix("gated-")
+    function = Settings({"feed_forward_proj": plain}, name=s.name).function("feed_forward_proj", plain)
     if gated:
         active = tape.activation(f"{name}.act", tape.linear(f"{name}.wi_0", normed, ffn), function)
         hidden = tape.product(name, active, tape.linear(f"{name}.wi_1", normed, ffn))

@@ -18,8 +18,7 @@ from trireme.graph.tensor import Saved, Tensor, stream
 
 def build_vit(s: Settings) -> ModelGraph:
     """ViT with a classifier, or bare with its pooler."""
-    listed = s.raw("architectures", ["ViTForImageClassification"])
-    architecture = str(listed[0])
+    architecture = s.architecture("ViTForImageClassification")
     if architecture not in ("ViTForImageClassification", "ViTModel"):
         raise ModelError("graph.unknown_head", model=s.name, architecture=architecture, family=s.family)
     width = s.count("hidden_size")
@@ -31,7 +30,7 @@ def build_vit(s: Settings) -> ModelGraph:
         path=f"{prefix}layers",
         width=width,
         before=_embedding(s, prefix, width, patches),
-        blocks=tuple(repeat(_layer(s, width), s.count("num_hidden_layers"))),
+        blocks=tuple(repeat(_layer(s, width), s.layers("num_hidden_layers"))),
         after=after.block("final"),
         side="encoder",
     )
@@ -90,7 +89,9 @@ def _layer(s: Settings, width: int) -> Block:
     branch = tape.linear("attention.o_proj", merged, width, bias=True)
     x = tape.add_residual("attention_residual", x, tape.dropout("attention.dropout", branch, ratio=dropout))
     hidden = tape.linear("mlp.fc1", tape.layer_norm("layernorm_after", x), s.count("intermediate_size"), bias=True)
-    branch = tape.linear("mlp.fc2", tape.activation("mlp.act", hidden, s.text("hidden_act", "gelu")), width, bias=True)
+    branch = tape.linear(
+        "mlp.fc2", tape.activation("mlp.act", hidden, s.function("hidden_act", "gelu")), width, bias=True
+    )
     tape.add_residual("feed_residual", x, tape.dropout("mlp.dropout", branch, ratio=dropout))
     return tape.block("dense")
 
@@ -101,5 +102,5 @@ def _head(tape: Tape, loss: Tape, s: Settings, width: int, *, classifies: bool) 
     if not classifies:
         tape.linear("pooler.dense", first, s.count("pooler_output_size", width), bias=True, rows="seqs")
         return
-    labels = len(s.raw("id2label", {})) or s.count("num_labels", 2)
+    labels = s.num_labels()
     loss.cross_entropy(tape.linear("classifier", first, labels, bias=True, rows="seqs"), rows="seqs")
