@@ -26,8 +26,8 @@ _HEAD = "lm_head.weight"
 def save_folder(
     module: nn.Module,
     *,
-    path: Path,
-    tokenizer_folder: Path | None = None,
+    path: str | Path,
+    tokenizer_folder: str | Path | None = None,
     overwrite: bool = False,
     shard_bytes: int | None = None,
 ) -> Path:
@@ -49,6 +49,7 @@ def save_folder(
     """
     if not isinstance(module, Decoder) and not is_hf_module(module):
         raise ModelError("model.not_a_hf_module", kind=type(module).__name__)
+    tokenizer_folder = Path(tokenizer_folder) if tokenizer_folder else None
     special = read_special_ids(tokenizer_folder) if tokenizer_folder else SpecialIds()
     with _committed(Path(path), overwrite=overwrite) as folder:
         if isinstance(module, Decoder):
