@@ -2,7 +2,20 @@
 
 from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
+from trireme.plan.layout import Layout, format_layout, layout_mapping
+from trireme.plan.layout_parse import ParsedLayout, parse_layout
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
+from trireme.plan.placement import (
+    AXES,
+    Axis,
+    Coordinate,
+    coordinate,
+    expert_copies,
+    expert_groups,
+    groups_of,
+    rank_at,
+    ranks_of,
+)
 from trireme.plan.schedule import (
     SCHEDULE_NAMES,
     Action,
@@ -18,15 +31,20 @@ from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_
 
 __all__ = [
     "ASSUMED_MFU",
+    "AXES",
     "SCHEDULE_NAMES",
     "STATE_BYTES",
     "Action",
     "ActivationBytes",
+    "Axis",
+    "Coordinate",
     "Event",
     "InFlight",
     "Kind",
+    "Layout",
     "MemoryEstimate",
     "Message",
+    "ParsedLayout",
     "RankTimeline",
     "Schedule",
     "ScheduleName",
@@ -36,12 +54,21 @@ __all__ = [
     "activation_bytes",
     "build_schedule",
     "check_schedule",
+    "coordinate",
     "count_in_flight",
     "estimate_memory",
     "estimate_state_memory",
     "estimate_step_s",
+    "expert_copies",
+    "expert_groups",
+    "format_layout",
+    "groups_of",
     "in_flight_bound",
+    "layout_mapping",
     "messages",
     "one_f_one_b_utilisation",
+    "parse_layout",
+    "rank_at",
+    "ranks_of",
     "simulate",
 ]
