@@ -184,14 +184,12 @@ TEXTS: dict[str, Text] = {
         "tensor or in .logits.",
         zh="{kind} 返回了 {found}；语言模型应返回形状为 [序列, token, 词表] 的 logits（张量，或放在 .logits 中）。",
     ),
-    "help": Text(en="List the reference decoders, or show one.", zh="列出内置模型，或查看其中一个。"),
     "help_show": Text(
         en="Show one size: its numbers, parameters by group and FLOPs.", zh="查看一个模型：结构、分组参数量与计算量。"
     ),
     "help_seq_len": Text(
         en="Tokens a sequence, for the attention's part of the FLOPs.", zh="序列长度，用于计算注意力部分的计算量。"
     ),
-    "help_name": Text(en="Name of a size.", zh="模型名称。"),
     "column_name": Text(en="name", zh="名称"),
     "column_params": Text(en="parameters", zh="参数量"),
     "column_flops": Text(en="FLOPs/token", zh="FLOPs/token"),
