@@ -127,7 +127,7 @@ def test_every_setting_has_a_chinese_meaning_of_what_it_means_now() -> None:
     meanings = tables.chinese_meanings()
     assert {key: entry["en"] for key, entry in meanings.items()} == {
         key: field.info.description for key, field in tables.described_keys().items()
-    }
+    }, "translate what changed in docs/settings_zh.yaml"
     for key, entry in meanings.items():
         assert re.search("[\u4e00-\u9fff]", entry["zh"]), key
 
