@@ -4,6 +4,17 @@ from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, parse_layout
+from trireme.plan.legality import (
+    COST_RULES,
+    RULES,
+    LayoutCost,
+    ModelFacts,
+    Violation,
+    check_layout,
+    head_ranks,
+    layout_costs,
+)
+from trireme.plan.legality_nearest import nearest_legal, require_legal
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
 from trireme.plan.placement import (
     AXES,
@@ -32,6 +43,8 @@ from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_
 __all__ = [
     "ASSUMED_MFU",
     "AXES",
+    "COST_RULES",
+    "RULES",
     "SCHEDULE_NAMES",
     "STATE_BYTES",
     "Action",
@@ -42,8 +55,10 @@ __all__ = [
     "InFlight",
     "Kind",
     "Layout",
+    "LayoutCost",
     "MemoryEstimate",
     "Message",
+    "ModelFacts",
     "ParsedLayout",
     "RankTimeline",
     "Schedule",
@@ -51,8 +66,10 @@ __all__ = [
     "StageCost",
     "StateBytes",
     "Timeline",
+    "Violation",
     "activation_bytes",
     "build_schedule",
+    "check_layout",
     "check_schedule",
     "coordinate",
     "count_in_flight",
@@ -63,12 +80,16 @@ __all__ = [
     "expert_groups",
     "format_layout",
     "groups_of",
+    "head_ranks",
     "in_flight_bound",
+    "layout_costs",
     "layout_mapping",
     "messages",
+    "nearest_legal",
     "one_f_one_b_utilisation",
     "parse_layout",
     "rank_at",
     "ranks_of",
+    "require_legal",
     "simulate",
 ]

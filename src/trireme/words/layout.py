@@ -82,4 +82,126 @@ TEXTS = {
         en="{given} transfer times given for {cuts} cuts between stages; give one for each, or one for all.",
         zh="stage 之间有 {cuts} 个切点，却给了 {given} 个传输时间；每个切点给一个，或只给一个通用值。",
     ),
+    "illegal": Text(
+        en="{reasons} Nearest that can run: {near}.",
+        zh="{reasons} 最接近的可行布局：{near}。",
+    ),
+    "illegal_alone": Text(
+        en="{reasons} No layout near it can run.",
+        zh="{reasons} 附近没有可行的布局。",
+    ),
+    "rule_world": Text(
+        en="{layout} needs {world} ranks; there are {ranks}.",
+        zh="{layout} 需要 {world} 个 rank，实际有 {ranks} 个。",
+    ),
+    "rule_stages_per_rank": Text(
+        en="schedule = {schedule} works with vp = {allowed}, not {vp}.",
+        zh="schedule = {schedule} 要求 vp = {allowed}，不能是 {vp}。",
+    ),
+    "rule_stages": Text(
+        en="pp * vp = {pp} * {vp} asks for {stages} stages of at least a layer each; there are {layers} layers.",
+        zh="pp * vp = {pp} * {vp} 要切成 {stages} 个 stage，每个至少一层，而模型只有 {layers} 层。",
+    ),
+    "rule_interleaved_few": Text(
+        en="The interleaved schedule sends pp = {pp} micro-batches through a stage before it turns to the next; "
+        "{micro} do not fill it.",
+        zh="交错调度每轮要有 pp = {pp} 个 micro-batch 依次通过，{micro} 个填不满流水线。",
+    ),
+    "rule_zero_bubble_reshard": Text(
+        en="schedule = {schedule} takes the gradients of inputs and of weights at two times, and zero3 gives the "
+        "weights away in between, which makes gradients wrong.",
+        zh="schedule = {schedule} 把输入梯度与权重梯度分两次计算，而 zero3 会在其间释放权重，梯度会出错。",
+    ),
+    "rule_zero_bubble_recompute": Text(
+        en="schedule = {schedule} with recompute = {recompute} would run the forward again for each half of the "
+        "backward.",
+        zh="schedule = {schedule} 与 recompute = {recompute} 同用时，反向的两半都会各自重做前向。",
+    ),
+    "rule_heads": Text(
+        en="{said} does not divide {heads} attention heads.",
+        zh="{said} 不能整除 {heads} 个注意力头。",
+    ),
+    "rule_kv_heads": Text(
+        en="{said} neither divides {heads} key-value heads nor is a multiple of them, so heads of one group would "
+        "lie on ranks that lack their keys.",
+        zh="{said} 既不整除 {heads} 个 KV 头，也不是其倍数，同组的头会落到没有对应 KV 的 rank 上。",
+    ),
+    "rule_narrow": Text(
+        en="tp = {tp} is more than {name} = {size}, so some ranks would hold nothing.",
+        zh="tp = {tp} 大于 {name} = {size}，有的 rank 会分不到任何内容。",
+    ),
+    "rule_sequence_cp": Text(
+        en="cp = {cp} does not divide the sequence length {seq_len}; {near} would do.",
+        zh="cp = {cp} 不能整除序列长度 {seq_len}；可改为 {near}。",
+    ),
+    "rule_sequence_tp": Text(
+        en="sp cuts sequences into cp * tp = {parts} parts, which does not divide the length {seq_len}; "
+        "{near} would do.",
+        zh="sp 把序列切成 cp * tp = {parts} 份，不能整除长度 {seq_len}；可改为 {near}。",
+    ),
+    "rule_cp_recurrent": Text(
+        en="cp = {cp} cuts sequences, and this model carries a state along them.",
+        zh="cp = {cp} 要切分序列，而该模型沿序列递推状态，无法切分。",
+    ),
+    "rule_ring_biased": Text(
+        en="cp_kind = ring never sees all keys at once, and the attention of this model adds a bias by distance; "
+        "allgather and ulysses can.",
+        zh="cp_kind = ring 不会同时拿到全部 key，而该模型的注意力带有按距离的偏置；可用 allgather 或 ulysses。",
+    ),
+    "rule_experts": Text(
+        en="ep = {ep} does not divide {experts} experts.",
+        zh="ep = {ep} 不能整除 {experts} 个专家。",
+    ),
+    "rule_expert_ranks": Text(
+        en="ep = {ep} must divide dp_shard * cp * tp = {ranks}, the ranks that experts are dealt out to.",
+        zh="ep = {ep} 必须整除 dp_shard * cp * tp = {ranks}，即分摊专家的 rank 数。",
+    ),
+    "rule_batch_dp": Text(
+        en="Data degree {dp} does not divide the global batch of {batch} sequences; {near} would do.",
+        zh="数据并行度 {dp} 不能整除全局批量 {batch} 条序列；可改为 {near}。",
+    ),
+    "rule_batch_micro": Text(
+        en="{batch} sequences over {dp} data-parallel ranks do not fill {micro} micro-batches with one each.",
+        zh="{batch} 条序列分给 {dp} 个数据并行 rank 后，不足以让 {micro} 个 micro-batch 各有一条。",
+    ),
+    "cost_kv_replicated": Text(
+        en="{said} is more than {heads} key-value heads: ranks hold copies of them, {extra} more.",
+        zh="{said} 多于 {heads} 个 KV 头：各 rank 会持有其副本，多出 {extra}。",
+    ),
+    "cost_uneven_vocab": Text(
+        en="A vocabulary of {size} is cut into {parts} uneven parts; the largest is {extra} above the mean.",
+        zh="大小为 {size} 的词表切成 {parts} 份不均匀，最大的一份比平均多 {extra}。",
+    ),
+    "cost_uneven_ffn": Text(
+        en="A feed-forward width of {size} is cut into {parts} uneven parts; the largest is {extra} above the mean.",
+        zh="宽度为 {size} 的前馈层切成 {parts} 份不均匀，最大的一份比平均多 {extra}。",
+    ),
+    "cost_uneven_layers": Text(
+        en="{size} layers in {parts} stages come out uneven; the longest stage is {extra} above the mean.",
+        zh="{size} 层分成 {parts} 个 stage 不均匀，最长的 stage 比平均多 {extra}。",
+    ),
+    "cost_uneven_micro": Text(
+        en="{size} sequences a rank in {parts} micro-batches come out uneven; the largest is {extra} above the mean.",
+        zh="每个 rank 的 {size} 条序列分成 {parts} 个 micro-batch 不均匀，最大的比平均多 {extra}。",
+    ),
+    "cost_not_full": Text(
+        en="{micro} micro-batches do not fill pp = {pp}: stages work {utilisation} of the time, a step takes {extra} "
+        "longer.",
+        zh="{micro} 个 micro-batch 填不满 pp = {pp}：各 stage 只有 {utilisation} 的时间在工作，一步多花 {extra}。",
+    ),
+    "cost_gathers": Text(
+        en="zero3 gathers the weights {gathers} times a step, twice a micro-batch, {extra} more than for one; zero2 "
+        "keeps them.",
+        zh="zero3 每步要聚合权重 {gathers} 次（每个 micro-batch 两次），比只有一个时多 {extra}；zero2 则一直保留权重。",
+    ),
+    "cost_tp_across_nodes": Text(
+        en="tp = {tp} reaches across nodes of {ranks_per_node} ranks, over their slow links ({extra} more bytes).",
+        zh="tp = {tp} 跨越了每节点 {ranks_per_node} 个 rank 的边界，要走较慢的节点间链路（字节数多 {extra}）。",
+    ),
+    "cost_cp_unbalanced": Text(
+        en="cp = {cp} balances causal attention with two pieces a rank, and {seq_len} is not 2 * cp pieces; the last "
+        "rank does {extra} more than the mean.",
+        zh="cp = {cp} 靠每个 rank 两段来平衡因果注意力，而长度 {seq_len} 切不成 2 * cp 段；末尾 rank 多做 {extra}。",
+    ),
+    "cost_no_effect": Text(en="Without effect here: {words} ({extra}).", zh="在此不起作用：{words}（{extra}）。"),
 }

@@ -1,0 +1,119 @@
+"""The nearest layouts that can run, for one that can't."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from math import log2
+from typing import Any
+
+from trireme.errors import LayoutError
+from trireme.plan.layout import Layout
+from trireme.plan.legality import ModelFacts, Violation, check_layout
+from trireme.plan.schedule import ScheduleName
+
+_MAX_TRIED = 400
+"""Layouts looked at before giving up; the nearest are found within some dozens."""
+
+_SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "zb", "zbv", "gpipe")
+"""In the order in which they are offered."""
+
+
+def require_legal(layout: Layout, facts: ModelFacts) -> None:
+    """Refuse a layout that breaks a row of the table, with every reason and the nearest layouts that don't.
+
+    Raises:
+        LayoutError: It breaks one.
+    """
+    violations = check_layout(layout, facts)
+    if not violations:
+        return
+    reasons = " ".join(violation.reason for violation in violations)
+    nearest = nearest_legal(layout, facts)
+    if nearest:
+        raise LayoutError("layout.illegal", reasons=reasons, near=" | ".join(map(str, nearest)))
+    raise LayoutError("layout.illegal_alone", reasons=reasons)
+
+
+def nearest_legal(layout: Layout, facts: ModelFacts, *, limit: int = 3) -> list[Layout]:
+    """Give up to ``limit`` layouts that can run, the least changed first.
+
+    Settings that break a row are changed one at a time; where the ranks are known, the data-parallel degree
+    follows what the other axes leave.
+    """
+    start = layout if facts.ranks is None else _with_rest(layout, facts.ranks)
+    order = count()
+    heap = [(_distance(layout, start), next(order), start)]
+    seen = {start}
+    found: list[Layout] = []
+    for _ in range(_MAX_TRIED):
+        if not heap or len(found) == limit:
+            break
+        _, _, tried = heapq.heappop(heap)
+        violations = check_layout(tried, facts)
+        if not violations:
+            found.append(tried)
+            continue
+        for changed in _changes(tried, violations[0], facts=facts, ranks=facts.ranks or layout.world_size):
+            if changed not in seen:
+                seen.add(changed)
+                heapq.heappush(heap, (_distance(layout, changed), next(order), changed))
+    return found
+
+
+def _changes(layout: Layout, violation: Violation, *, facts: ModelFacts, ranks: int) -> Iterator[Layout]:
+    for key in violation.keys:
+        for settings in _alternatives(layout, key, facts=facts, ranks=ranks):
+            changed = replace(layout, **settings)
+            yield changed if facts.ranks is None else _with_rest(changed, facts.ranks)
+
+
+def _alternatives(layout: Layout, key: str, *, facts: ModelFacts, ranks: int) -> Iterator[dict[str, Any]]:
+    if key == "dp":
+        axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+        yield from ({axis: degree} for degree in _divisors(facts.global_batch_seqs or ranks))
+    elif key in ("tp", "pp", "cp"):
+        yield from ({key: degree} for degree in _divisors(ranks))
+    elif key == "ep":
+        yield from ({key: degree} for degree in _divisors(layout.dp_shard * layout.cp * layout.tp))
+    elif key == "vp":
+        yield from ({key: degree} for degree in (1, 2, 3, 4))
+    elif key == "micro":
+        seqs = (facts.global_batch_seqs or 0) // layout.dp
+        yield from ({"microbatches_per_step": m} for m in {*_divisors(max(1, seqs)), layout.pp})
+    elif key == "zero":
+        yield from ({key: stage} for stage in (2, 1, 0))
+    elif key == "schedule":
+        yield from ({key: name, "vp": 0} for name in _SCHEDULES)
+    elif key != "cp_kind" or layout.cp > 1:
+        off: dict[str, tuple[Any, ...]] = {"recompute": ("none",), "sp": (False,), "cp_kind": ("allgather", "ring")}
+        yield from ({key: value} for value in off[key])
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def _with_rest(layout: Layout, ranks: int) -> Layout:
+    """Give data parallel what the other axes leave, on the axis that the layout uses; unchanged if it can't."""
+    fixed = layout.pp * layout.cp * layout.tp
+    rest, left = divmod(ranks, fixed)
+    if left or not rest:
+        return layout
+    if layout.dp_replicate > 1 and layout.dp_shard > 1:
+        shard, uneven = divmod(rest, layout.dp_replicate)
+        return layout if uneven else replace(layout, dp_shard=shard)
+    is_sharded = layout.dp_shard > 1 or layout.zero > 0 or layout.ep > 1
+    return replace(layout, dp_shard=rest if is_sharded else 1, dp_replicate=1 if is_sharded else rest)
+
+
+def _distance(asked: Layout, other: Layout) -> float:
+    """How much was changed: doublings of degrees, and steps of the choices a user makes on purpose."""
+    degrees = {"pp": 1.0, "cp": 1.0, "tp": 1.0, "ep": 1.0, "vp": 0.5, "dp": 0.1, "num_microbatches": 0.25}
+    doublings = sum(w * abs(log2(getattr(asked, key) / getattr(other, key))) for key, w in degrees.items())
+    choices = {"schedule": 1.5, "recompute": 1.0, "sp": 1.0, "cp_kind": 0.75}
+    changed = sum(weight for key, weight in choices.items() if getattr(asked, key) != getattr(other, key))
+    return doublings + changed + 0.75 * abs(asked.zero - other.zero)
