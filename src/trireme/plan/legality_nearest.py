@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from math import log2
 from typing import Any
 
@@ -16,6 +15,9 @@ from trireme.plan.schedule import ScheduleName
 
 _MAX_TRIED = 400
 """Layouts looked at before giving up; the nearest are found within some dozens."""
+
+_VIOLATION_DISTANCE = 1.0
+"""What a row that is still broken counts beside the changes made: about the one change it takes to mend it."""
 
 _SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "interleaved", "zb", "zbv", "gpipe")
 """In the order in which they are offered."""
@@ -43,31 +45,52 @@ def nearest_legal(layout: Layout, facts: ModelFacts, *, limit: int = 3) -> list[
     Settings that break a row are changed one at a time; where the ranks are known, the data-parallel degree
     follows what the other axes leave.
     """
-    start = layout if facts.ranks is None else _with_rest(layout, facts.ranks)
-    order = count()
-    heap = [(_distance(layout, start), next(order), start)]
-    seen = {start}
+    ranks = facts.ranks or layout.world_size
+    plain = replace(layout, pp=1, tp=1, cp=1, ep=1, vp=0, schedule="1f1b", sp=False, microbatches_per_step=None)
+    search = _Search(asked=layout, facts=facts)
+    for start in (layout, plain):
+        search.add(start)
     found: list[Layout] = []
-    for _ in range(_MAX_TRIED):
-        if not heap or len(found) == limit:
-            break
-        _, _, tried = heapq.heappop(heap)
-        violations = check_layout(tried, facts)
+    for tried, violations in search:
         if not violations:
             found.append(tried)
-            continue
-        for changed in _changes(tried, violations[0], facts=facts, ranks=facts.ranks or layout.world_size):
-            if changed not in seen:
-                seen.add(changed)
-                heapq.heappush(heap, (_distance(layout, changed), next(order), changed))
-    return found
+        if len(found) == limit:
+            break
+        for changed in _changes(tried, violations[:1], facts=facts, ranks=ranks):
+            search.add(changed)
+    return sorted(found, key=lambda other: _distance(layout, other))
 
 
-def _changes(layout: Layout, violation: Violation, *, facts: ModelFacts, ranks: int) -> Iterator[Layout]:
-    for key in violation.keys:
-        for settings in _alternatives(layout, key, facts=facts, ranks=ranks):
-            changed = replace(layout, **settings)
-            yield changed if facts.ranks is None else _with_rest(changed, facts.ranks)
+class _Search:
+    """Layouts to look at, those that break least and differ least first; each is looked at once."""
+
+    def __init__(self, *, asked: Layout, facts: ModelFacts) -> None:
+        self._asked, self._facts = asked, facts
+        self._heap: list[tuple[float, int, Layout, list[Violation]]] = []
+        self._seen: set[Layout] = set()
+
+    def add(self, layout: Layout) -> None:
+        ranks = self._facts.ranks
+        layout = layout if ranks is None else _with_rest(layout, ranks)
+        if layout not in self._seen:
+            self._seen.add(layout)
+            violations = check_layout(layout, self._facts)
+            reach = _distance(self._asked, layout) + _VIOLATION_DISTANCE * len(violations)
+            heapq.heappush(self._heap, (reach, len(self._seen), layout, violations))
+
+    def __iter__(self) -> Iterator[tuple[Layout, list[Violation]]]:
+        for _ in range(_MAX_TRIED):
+            if not self._heap:
+                return
+            _, _, layout, violations = heapq.heappop(self._heap)
+            yield layout, violations
+
+
+def _changes(layout: Layout, violations: list[Violation], *, facts: ModelFacts, ranks: int) -> Iterator[Layout]:
+    for violation in violations:
+        for key in violation.keys:
+            for settings in _alternatives(layout, key, facts=facts, ranks=ranks):
+                yield replace(layout, **settings)
 
 
 def _alternatives(layout: Layout, key: str, *, facts: ModelFacts, ranks: int) -> Iterator[dict[str, Any]]:
