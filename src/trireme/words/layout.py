@@ -204,4 +204,39 @@ TEXTS = {
         zh="cp = {cp} 靠每个 rank 两段来平衡因果注意力，而长度 {seq_len} 切不成 2 * cp 段；末尾 rank 多做 {extra}。",
     ),
     "cost_no_effect": Text(en="Without effect here: {words} ({extra}).", zh="在此不起作用：{words}（{extra}）。"),
+    "plan_cuts": Text(
+        en="{cuts} cuts given for {stages} stages; each stage after the first begins at one.",
+        zh="{stages} 个 stage 却给了 {cuts} 个切点；除第一个外，每个 stage 都要有一个起点。",
+    ),
+    "plan_twice": Text(
+        en="The plan names {name} twice under {key}; once is right.",
+        zh="计划的 {key} 中 {name} 出现了两次，只能出现一次。",
+    ),
+    "plan_version": Text(
+        en="The plan was made by Trireme {made}, this is {running}; make it again with `trireme plan`.",
+        zh="该计划由 Trireme {made} 生成，当前版本是 {running}；请用 `trireme plan` 重新生成。",
+    ),
+    "plan_model": Text(
+        en="The plan was made for {model} with hash {made}, the model given has {given}; make it again with "
+        "`trireme plan`.",
+        zh="该计划是为 {model}（哈希 {made}）生成的，而所给模型的哈希是 {given}；请用 `trireme plan` 重新生成。",
+    ),
+    "plan_cluster": Text(
+        en="The plan was made for another cluster ({made}, here {here}): it runs, its predictions may not hold.",
+        zh="该计划是为另一个集群生成的（{made}，当前为 {here}）：可以运行，但其中的预测未必成立。",
+    ),
+    "plan_no_json": Text(en="The plan is no JSON: {problem}.", zh="计划文件不是合法的 JSON：{problem}。"),
+    "plan_format": Text(
+        en="The plan has format {found}; this version reads {known}.",
+        zh="计划文件的格式版本是 {found}，当前版本只能读取 {known}。",
+    ),
+    "plan_unknown": Text(
+        en="{place} has an unknown key {key}; did you mean {near}?",
+        zh="{place} 中有未知的键 {key}；是否想写 {near}？",
+    ),
+    "plan_missing": Text(en="{place} lacks the key {key}.", zh="{place} 缺少键 {key}。"),
+    "plan_wrong": Text(
+        en="{place} = {value} in the plan is not of the form {wanted}.",
+        zh="计划中的 {place} = {value} 格式不对，应为 {wanted}。",
+    ),
 }
