@@ -8,8 +8,22 @@ import click
 
 from trireme.cli.terminal import print_line
 from trireme.cli.verb import VerbGroup
-from trireme.graph import PRESETS, DecoderShape, count_params, find_preset, flops_per_token
-from trireme.units import format_count, format_flops
+from trireme.graph import (
+    ALIASES,
+    PRESETS,
+    DecoderShape,
+    MicroBatch,
+    count_model_flops,
+    count_model_params,
+    count_params,
+    estimate_cache_bytes,
+    find_graph,
+    find_preset,
+    flops_per_token,
+    model_names,
+    model_source,
+)
+from trireme.units import format_bytes, format_count, format_flops
 from trireme.words import say
 
 _SEQ_LEN_OPTION = click.option(
@@ -19,18 +33,20 @@ _SEQ_LEN_OPTION = click.option(
 
 @click.group("models", cls=VerbGroup, invoke_without_command=True, help=say("cli.verb_models"))
 @_SEQ_LEN_OPTION
+@click.option("--published", is_flag=True, help=say("model.help_published"))
 @click.pass_context
-def command(context: click.Context, *, seq_len: int) -> None:
+def command(context: click.Context, *, seq_len: int, published: bool) -> None:
     if context.invoked_subcommand is None:
-        for line in list_lines(seq_len=seq_len):
+        for line in model_names() if published else list_lines(seq_len=seq_len):
             print_line(line)
 
 
 @command.command("show", help=say("model.help_show"))
-@click.argument("name")
+@click.argument("name", metavar="NAME|CONFIG.JSON", help=say("model.help_show_name"))
 @_SEQ_LEN_OPTION
 def show(*, name: str, seq_len: int) -> None:
-    for line in show_lines(name, seq_len=seq_len):
+    is_reference = name in PRESETS or name in ALIASES
+    for line in show_lines(name, seq_len=seq_len) if is_reference else graph_lines(name, seq_len=seq_len):
         print_line(line)
 
 
@@ -69,6 +85,44 @@ def show_lines(name: str, *, seq_len: int) -> list[str]:
         "",
         f"{say('model.show_use')} model: {{name: {name}}}",
     ]
+
+
+def graph_lines(name: str, *, seq_len: int) -> list[str]:
+    """Give a published model, or the one of a Hugging Face config.json: its layers, parameters, FLOPs and cache.
+
+    Raises:
+        ModelError: There is no such model or file, or its family is unknown.
+    """
+    graph = find_graph(name)
+    params = count_model_params(graph)
+    flops = count_model_flops(graph, MicroBatch(seqs=1, seq_len=seq_len))
+    groups = [
+        ("embedding", params.embedding),
+        ("layers", params.layers),
+        ("final", params.final),
+        ("head", params.head),
+    ]
+    runs = [f"{run.count} x {run.block.kind}" for stack in graph.stacks for run in stack.runs()]
+    source = model_source(graph.name) if graph.name in model_names() else ""
+    lines = [
+        f"{graph.name or name} ({graph.family}, {graph.architecture})",
+        f"{say('model.show_layers')}: {', '.join(runs)}",
+        "",
+        f"{say('model.show_params')}: {params.total:,} ({format_count(params.total)})",
+        *_align([[f"  {say(f'model.group_{group}')}", f"{count:,}"] for group, count in groups if count]),
+    ]
+    if params.active != params.total:
+        lines.append(f"  {say('model.show_active')}: {params.active:,} ({format_count(params.active)})")
+    lines += [
+        "",
+        f"{say('model.show_flops', seq_len=seq_len)}: {format_flops(flops.training_per_token)}",
+        f"  {say('model.show_formula')}: {flops.formula}",
+    ]
+    cache_bytes = estimate_cache_bytes(graph, seqs=1, seq_len=seq_len)
+    if cache_bytes:
+        lines.append(f"{say('model.show_cache', seq_len=seq_len)}: {format_bytes(cache_bytes)}")
+    lines += [say("model.show_omitted", what=what) for what in graph.omitted]
+    return [*lines, f"{say('model.show_source')}: {source}"] if source else lines
 
 
 def _row(name: str, shape: DecoderShape, seq_len: int) -> list[str]:

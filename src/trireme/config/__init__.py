@@ -1,6 +1,6 @@
 """Settings: one pure-data schema per room, and how a file becomes them."""
 
-from trireme.config.check import check_degrees
+from trireme.config.check import Purpose, check_degrees
 from trireme.config.checkpoint import CheckpointSection
 from trireme.config.data import DataSection, SourceSection
 from trireme.config.layout import LayoutSection
@@ -22,6 +22,7 @@ __all__ = [
     "ObserveSection",
     "Origin",
     "PrecisionSection",
+    "Purpose",
     "RunConfig",
     "RunSection",
     "SourceSection",

@@ -19,8 +19,8 @@ from trireme.config.root import RunConfig
 from trireme.config.schema import Section
 from trireme.config.train import PrecisionSection, TrainSection
 
-Purpose = Literal["train", "data", "show"]
-"""What the settings are for: ``data`` needs sources alone, ``show`` needs nothing to be complete."""
+Purpose = Literal["train", "module", "data", "show"]
+"""What the settings are for: ``module`` brings its own model, ``data`` needs sources alone, ``show`` nothing."""
 
 _SHAPE_KEYS = (
     "vocab_size",
@@ -53,11 +53,11 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
     if purpose == "show":
         return []
     findings = list(check_data(config.data))
-    if purpose == "train":
+    if purpose in ("train", "module"):
         findings += check_length(config.train)
         findings += check_batch(config.train)
         findings += check_rate(config.train)
-        findings += check_model(config.model)
+        findings += check_model(config.model) if purpose == "train" else check_no_model(config.model)
         findings += check_degrees(
             config.layout,
             num_heads=config.model.num_heads,
@@ -140,6 +140,13 @@ def check_model(model: ModelSection) -> Iterator[Finding]:
     yield from _check_heads(model)
 
 
+def check_no_model(model: ModelSection) -> Iterator[Finding]:
+    """A module is given as an object, so no key may name another or shape it."""
+    for name in type(model).model_fields:
+        if name != "init_from":
+            yield from _void(model, "model", name, because="module=...", is_problem=True)
+
+
 def _check_heads(model: ModelSection) -> Iterator[Finding]:
     heads, kv_heads, width = model.num_heads, model.num_kv_heads, model.d_model
     if heads and kv_heads and heads % kv_heads:
@@ -209,14 +216,17 @@ def check_layout(layout: LayoutSection) -> Iterator[Finding]:
 
 
 def _is_reference(text: str) -> bool:
-    module, colon, name = text.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+    place, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        return False
+    return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
 
 
-def _void(section: Section, prefix: str, name: str, *, because: str) -> Iterator[Finding]:
-    """A notice if ``name`` was given a value of its own that ``because`` leaves without effect."""
+def _void(section: Section, prefix: str, name: str, *, because: str, is_problem: bool = False) -> Iterator[Finding]:
+    """A notice, or a problem, if ``name`` was given a value of its own that ``because`` leaves without effect."""
     if getattr(section, name) != type(section).model_fields[name].default:
-        yield _notice(f"{prefix}.{name}", "no_effect", key=f"{prefix}.{name}", because=because)
+        say_it = _problem if is_problem else _notice
+        yield say_it(f"{prefix}.{name}", "no_effect", key=f"{prefix}.{name}", because=because)
 
 
 def _problem(at: str, name: str, /, **values: Any) -> Finding:

@@ -45,7 +45,8 @@ def load_config(
 ) -> Loaded:
     """Return the settings of ``path`` with ``overrides`` (``key=value``) on top and ``base`` below.
 
-    ``purpose`` says what must be complete: everything to ``train``, the sources for ``data``,
+    ``purpose`` says what must be complete: everything to ``train``, all but the model for a ``module`` given
+    as an object, the sources for ``data``,
     nothing to ``show``.
 
     Raises:

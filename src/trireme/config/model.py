@@ -15,7 +15,9 @@ class ModelSection(Section):
     name: str | None = Field(
         None, description="A reference decoder by size, e.g. llama-19m; `trireme models` lists them."
     )
-    factory: str | None = Field(None, description="package.module:function that returns any torch.nn.Module.")
+    factory: str | None = Field(
+        None, description="package.module:function or file.py:function that returns any torch.nn.Module."
+    )
     factory_args: dict[str, Any] = Field({}, description="Keyword arguments for the factory.")
     path: str | None = Field(None, description="A Hugging Face folder (config.json, safetensors); needs extra hf.")
     init_from: str | None = Field(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trireme.config import load_config
+from trireme.config import Purpose, load_config
 from trireme.job.options import RunOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(
         overwrite: Delete the run in its folder first.
         extend: What happens to the learning rate if a resumed run's length changed.
         accept: Keys whose new value is wanted although the run was made with another.
-        module: Trained instead of what ``model`` names; any ``torch.nn.Module``.
+        module: What is trained, instead of ``model``; any ``torch.nn.Module``, as it is.
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``; default: next-token cross-entropy.
         callbacks: Told about moments of the run.
         observers: Told about its numbers.
@@ -56,10 +56,11 @@ def run(
     from trireme.job.train import run_training
     from trireme.train import build_objective
 
+    purpose: Purpose = "train" if module is None else "module"
     if isinstance(settings, Mapping):
-        loaded = load_config(None, overrides, base=settings)
+        loaded = load_config(None, overrides, base=settings, purpose=purpose)
     else:
-        loaded = load_config(settings, overrides)
+        loaded = load_config(settings, overrides, purpose=purpose)
     return run_training(
         loaded,
         options=RunOptions(

@@ -14,10 +14,11 @@ from trireme.config import RunConfig
 from trireme.data import Batch, Loader, PreparedData
 from trireme.errors import ModelError
 from trireme.job.initial import init_weights
+from trireme.job.options import RunOptions
 from trireme.job.sample import build_sampler
 from trireme.mesh import choose_device, set_threads
-from trireme.models import build_model, call_model, check_isolation, module_device
-from trireme.observe import Observer, RunFolder
+from trireme.models import build_model, call_model, check_isolation, keep_freed_memory, module_device
+from trireme.observe import RunFolder
 from trireme.train import (
     Callback,
     Decision,
@@ -69,9 +70,14 @@ def build_machine(
     folder: RunFolder,
     module: nn.Module | None,
     objective: Objective | None,
+    initial: bool,
     notice: Notice,
 ) -> Machine:
-    """Build the module, check that it suits the data, and put it on the device in its number format."""
+    """Build the module, check that it suits the data, and put it on the device in its number format.
+
+    ``initial``: the run begins here, so its first weights matter.
+    """
+    keep_freed_memory()
     set_threads(config.train.num_threads)
     device = choose_device()
     vocab_size = data.tokenizer.vocab_size
@@ -79,7 +85,7 @@ def build_machine(
         module = build_model(
             config.model, vocab_size=vocab_size, seq_len=config.data.seq_len, seed=config.run.seed, notice=notice
         )
-    if config.model.init_from is not None:
+    if initial and config.model.init_from is not None:
         init_weights(module, Path(config.model.init_from), notice=notice)
     module = module.to(device)
     batch = data.train.read(0, global_batch_seqs=config.train.global_batch_seqs)
@@ -100,12 +106,10 @@ def build_pieces(
     plan: StepPlan,
     schedule: Schedule,
     save: Callable[[Snapshot], object],
-    observers: tuple[Observer, ...],
     callbacks: tuple[Callback, ...],
     flops_per_token: float,
     peak_flops_per_s: float | None,
-    go_on_command: str,
-    allow_missing: frozenset[str],
+    options: RunOptions,
     run_dir: Path,
 ) -> Pieces:
     """Put together what ``fit`` runs."""
@@ -139,13 +143,12 @@ def build_pieces(
         save=save,
         data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
         check_data_state=lambda state: stream.check_state(state, global_batch_seqs=batch_seqs),
-        observers=observers,
         callbacks=callbacks,
         settings=config,
         flops_per_token=flops_per_token,
         peak_flops_per_s=peak_flops_per_s,
-        go_on_command=go_on_command,
-        allow_missing=allow_missing,
+        go_on_command=options.go_on_command,
+        allow_missing=options.allow_missing,
     )
 
 

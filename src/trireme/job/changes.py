@@ -1,8 +1,9 @@
 """Which settings may differ between a run and its resume, and what it means when they do.
 
-Every key is in exactly one class, so that a new one must be thought about: ``FREE`` leaves the numbers of
-the run alone, ``ROUNDING`` changes the order of sums and no more, ``SCHEDULE`` is judged by the learning
-rates still to come, and all others make it another run.
+``FREE`` leaves the numbers of the run alone, ``ROUNDING`` changes the order of sums and no more, ``SCHEDULE``
+is judged by the learning rates still to come, ``ACCEPTED`` changes what is learned from here on and has to be
+insisted on. Any other key makes it another run: the checkpoint's data, weights or optimizer state would not
+fit, so nothing can be insisted on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from trireme.config import RunConfig
 from trireme.errors import ConfigError
 
-Kind = Literal["free", "rounding", "schedule", "fixed"]
+Kind = Literal["free", "rounding", "schedule", "accepted", "fixed"]
 
 FREE = frozenset(
     {
@@ -23,6 +24,8 @@ FREE = frozenset(
         "data.prefetch",
         "data.build_workers",
         "data.cache_dir",
+        "data.max_empty_target_ratio",
+        "model.init_from",
         "train.on_nonfinite",
         "train.max_nonfinite",
         "train.eval_every_steps",
@@ -49,6 +52,17 @@ SCHEDULE = frozenset(
         "train.decay_ratio",
     }
 )
+ACCEPTED = frozenset(
+    {
+        "train.weight_decay",
+        "train.beta1",
+        "train.beta2",
+        "train.eps",
+        "train.clip_grad_norm",
+        "model.dropout",
+        "precision.loss_scale_growth_steps",
+    }
+)
 RATE = SCHEDULE - {"train.max_steps", "train.max_tokens", "train.epochs"}
 """Keys of the schedule besides its length; accepting one accepts new learning rates."""
 
@@ -69,7 +83,9 @@ class Change:
             return "free"
         if self.key in ROUNDING:
             return "rounding"
-        return "schedule" if self.key in SCHEDULE else "fixed"
+        if self.key in SCHEDULE:
+            return "schedule"
+        return "accepted" if self.key in ACCEPTED else "fixed"
 
     def __str__(self) -> str:
         return f"{self.key} {_shown(self.old)} -> {_shown(self.new)}"
@@ -82,17 +98,20 @@ def find_changes(old: RunConfig, new: RunConfig) -> list[Change]:
 
 
 def check_changes(changes: list[Change], *, accept: frozenset[str]) -> None:
-    """Refuse changes that make it another run, unless each is accepted by name.
+    """Refuse changes that make it another run, and those that have to be insisted on and are not.
 
     Raises:
-        ConfigError: A fixed key changed and is not accepted, or something is accepted that did not change.
+        ConfigError: A key changed that must not or is not accepted, or something is accepted for nothing.
     """
-    fixed = [change for change in changes if change.kind == "fixed" and change.key not in accept]
+    fixed = [change for change in changes if change.kind == "fixed"]
     if fixed:
+        raise ConfigError("job.changed", changes=", ".join(map(str, fixed)))
+    wanted = [change for change in changes if change.kind == "accepted" and change.key not in accept]
+    if wanted:
         raise ConfigError(
-            "job.changed",
-            changes=", ".join(map(str, fixed)),
-            accept=" ".join(f"--accept {change.key}" for change in fixed),
+            "job.changed_unasked",
+            changes=", ".join(map(str, wanted)),
+            accept=" ".join(f"--accept {change.key}" for change in wanted),
         )
     idle = sorted(accept - {change.key for change in changes})
     if idle:

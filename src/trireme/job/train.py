@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, check_resumable, newest_checkpoint
+from trireme.checkpoint import Checkpoint, check_resumable, list_checkpoints, newest_checkpoint
 from trireme.config import Loaded, RunConfig, load_config
-from trireme.data import PreparedData, format_report, prepare_data
-from trireme.errors import ConfigError
+from trireme.data import DataReport, PreparedData, format_report, prepare_data
+from trireme.errors import CheckpointError, ConfigError
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
@@ -37,14 +38,18 @@ from trireme.train import (
     FitResult,
     Objective,
     Schedule,
+    Snapshot,
     StepPlan,
+    Training,
     build_schedule,
-    fit,
     plan_steps,
     resume_schedule,
     schedule_from_json,
 )
 from trireme.words import say
+
+_WIDTH_OF_LOGS = 140
+"""Columns of a report that goes to a file; a terminal says its own."""
 
 
 def run_training(
@@ -104,7 +109,8 @@ class _Attempt:
         self.folder = folder
         self.options = options
         self.console = console
-        self.totals = Totals()
+        self.noted: list[Event] = []
+        self.saver: Saver | None = None
         self.started_s = time.monotonic()
 
     def run(
@@ -115,7 +121,7 @@ class _Attempt:
         callbacks: Sequence[Callback],
         observers: Sequence[Observer],
     ) -> FitResult:
-        """Prepare, report, train, report."""
+        """Prepare, report, train, report. Up to ``settle`` the folder's record stays as it was."""
         for text in self.loaded.notices:
             self.note(text)
         new_rates = self.check_settings()
@@ -123,35 +129,21 @@ class _Attempt:
             self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
         )
         course = self.plot_course(data, new_rates=new_rates)
-        self.show_data(data, plan=course.plan)
+        report = self.show_data(data, plan=course.plan)
         program_bytes = program_memory_bytes()
-        machine = build_machine(
-            self.config, data=data, folder=self.folder, module=module, objective=objective, notice=self.note
-        )
-        self.settle(course, data=data)
+        machine = self.build(data, course=course, module=module, objective=objective)
         forecast = build_forecast(machine, config=self.config, plan=course.plan, program_bytes=program_bytes)
-        self.console.show(
-            opening_report(
-                opening_facts(
-                    machine,
-                    config=self.config,
-                    folder=self.folder,
-                    plan=course.plan,
-                    first_step=course.first_step,
-                    forecast=forecast,
-                )
-            )
-        )
-        with closing(Recorder(self.folder, notice=self.console.on_event)) as recorder:
-            return self.train(
-                machine,
-                data=data,
-                course=course,
-                forecast=forecast,
-                recorder=recorder,
-                callbacks=callbacks,
-                observers=observers,
-            )
+        training = self.assemble(machine, data=data, course=course, forecast=forecast, callbacks=callbacks)
+        training.start(course.checkpoint)  # the last that may refuse
+        totals = Totals()
+        if training.done:
+            result = training.run()
+        else:
+            self.settle(course, data=data, report=report)
+            self.show_opening(machine, course=course, forecast=forecast)
+            result = self.train(training, machine=machine, observers=(totals, *observers))
+        self.show_closing(result, machine=machine, forecast=forecast, totals=totals)
+        return result
 
     def check_settings(self) -> bool:
         """Compare a resume's settings with the run's own; returns whether new learning rates are accepted.
@@ -172,11 +164,8 @@ class _Attempt:
         """Say how long the run is, which learning rates it has, and what it goes on from."""
         plan = plan_steps(self.config.train, seq_len=data.train.seq_len, samples_per_epoch=data.train.num_samples)
         schedule = build_schedule(self.config.train, plan=plan, notice=self.note)
-        if not self.options.resume:
-            return _Course(plan=plan, schedule=schedule, checkpoint=None)
-        checkpoint = newest_checkpoint(self.folder.checkpoint_dir, run_id=self.folder.state.run_id, notice=self.note)
+        checkpoint = self.find_checkpoint() if self.options.resume else None
         if checkpoint is None:
-            self.note(say("job.resume_from_start", path=self.folder.path))
             return _Course(plan=plan, schedule=schedule, checkpoint=None)
         check_resumable(checkpoint)
         if checkpoint.step > plan.max_steps:
@@ -190,15 +179,80 @@ class _Attempt:
         )
         return _Course(plan=plan, schedule=schedule, checkpoint=checkpoint)
 
-    def show_data(self, data: PreparedData, *, plan: StepPlan) -> None:
+    def find_checkpoint(self) -> Checkpoint | None:
+        """Return what to go on from; None if the run was stopped before its first checkpoint.
+
+        Raises:
+            CheckpointError: There are checkpoints, and none can be used: beginning anew is not for us to choose.
+        """
+        root = self.folder.checkpoint_dir
+        checkpoint = newest_checkpoint(root, run_id=self.folder.state.run_id, notice=self.warn)
+        if checkpoint is not None:
+            return checkpoint
+        problems = [info.problem for info in list_checkpoints(root, verify=True, notice=self.warn) if info.problem]
+        if problems:
+            raise CheckpointError("job.no_good_checkpoint", path=root, problems="; ".join(problems))
+        self.warn(say("job.resume_from_start", path=self.folder.path))
+        return None
+
+    def show_data(self, data: PreparedData, *, plan: StepPlan) -> DataReport:
         """Show what will be read, and how often."""
         report = data.report_for_run(num_steps=plan.max_steps, global_batch_seqs=plan.global_batch_seqs)
         if self.config.observe.progress != "off":
             width = self.console.screen.width
-            self.console.screen.write_styled(format_report(report, color=width is not None, width=width or 100))
-        self.data_report = report
+            text = format_report(report, color=width is not None, width=width or _WIDTH_OF_LOGS)
+            self.console.screen.write_styled(text)
+        return report
 
-    def settle(self, course: _Course, *, data: PreparedData) -> None:
+    def build(
+        self, data: PreparedData, *, course: _Course, module: nn.Module | None, objective: Objective | None
+    ) -> Machine:
+        """Build the module, compiled if the settings say so."""
+        machine = build_machine(
+            self.config,
+            data=data,
+            folder=self.folder,
+            module=module,
+            objective=objective,
+            initial=course.checkpoint is None,
+            notice=self.note,
+        )
+        compile_module(
+            machine,
+            config=self.config,
+            data=data,
+            folder=self.folder,
+            max_steps=course.plan.max_steps,
+            notice=self.note,
+        )
+        return machine
+
+    def assemble(
+        self,
+        machine: Machine,
+        *,
+        data: PreparedData,
+        course: _Course,
+        forecast: Forecast,
+        callbacks: Sequence[Callback],
+    ) -> Training:
+        """Put the pieces of the loop together."""
+        pieces = build_pieces(
+            machine,
+            config=self.config,
+            data=data,
+            plan=course.plan,
+            schedule=course.schedule,
+            save=self.save,
+            callbacks=tuple(callbacks),
+            flops_per_token=forecast.summary.flops_per_token,
+            peak_flops_per_s=forecast.peak_flops_per_s,
+            options=self.options,
+            run_dir=self.folder.path,
+        )
+        return Training(pieces)
+
+    def settle(self, course: _Course, *, data: PreparedData, report: DataReport) -> None:
         """Write down what this attempt is, now that nothing can be refused any more."""
         folder = self.folder
         if self.options.resume:
@@ -208,78 +262,67 @@ class _Attempt:
         folder.write_text("config.yaml", self.loaded.to_yaml())
         folder.write_json("config_origins.json", {key: str(origin) for key, origin in self.loaded.origins.items()})
         folder.write_json("environment.json", environment())
-        folder.write_json("data_report.json", self.data_report.to_json())
+        folder.write_json("data_report.json", report.to_json())
         data.tokenizer.save(folder.tokenizer_dir)
         folder.mark(status="running", step=course.first_step, max_steps=course.plan.max_steps)
 
-    def train(
-        self,
-        machine: Machine,
-        *,
-        data: PreparedData,
-        course: _Course,
-        forecast: Forecast,
-        recorder: Recorder,
-        callbacks: Sequence[Callback],
-        observers: Sequence[Observer],
-    ) -> FitResult:
-        """Run the loop between its two reports."""
-        notice = self.console.on_event
-        compile_module(
+    def show_opening(self, machine: Machine, *, course: _Course, forecast: Forecast) -> None:
+        """Say what the run will do."""
+        facts = opening_facts(
             machine,
             config=self.config,
-            data=data,
             folder=self.folder,
-            max_steps=course.plan.max_steps,
-            notice=self.note,
-        )
-        saver = Saver(self.folder, section=self.config.checkpoint, recorder=recorder, notice=notice)
-        plots = [LossPlot(self.folder, notice=notice)] if self.config.observe.plot else []
-        pieces = build_pieces(
-            machine,
-            config=self.config,
-            data=data,
             plan=course.plan,
-            schedule=course.schedule,
-            save=saver,
-            observers=(recorder, self.console, self.totals, *plots, *observers),
-            callbacks=tuple(callbacks),
-            flops_per_token=forecast.summary.flops_per_token,
-            peak_flops_per_s=forecast.peak_flops_per_s,
-            go_on_command=self.options.go_on_command,
-            allow_missing=self.options.allow_missing,
-            run_dir=self.folder.path,
+            first_step=course.first_step,
+            forecast=forecast,
         )
-        reset_peak_memory(machine.device)
-        try:
-            result = fit(pieces, resume=course.checkpoint)
-        finally:
-            for plot in plots:
-                plot.close()
-        self.show_closing(result, machine=machine, forecast=forecast, checkpoint=saver.last)
-        return result
+        self.console.show(opening_report(facts))
 
-    def show_closing(self, result: FitResult, *, machine: Machine, forecast: Forecast, checkpoint: Path | None) -> None:
+    def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:
+        """Run the loop, watched."""
+        notice = self.console.on_event
+        with closing(Recorder(self.folder, notice=notice)) as recorder, ExitStack() as plots:
+            for event in self.noted:
+                recorder.on_event(event)
+            self.saver = Saver(self.folder, section=self.config.checkpoint, recorder=recorder, notice=notice)
+            watching: list[Observer] = [recorder, self.console, *observers]
+            if self.config.observe.plot:
+                watching.append(plots.enter_context(closing(LossPlot(self.folder, notice=notice))))
+            reset_peak_memory(machine.device)
+            return training.run(observers=watching)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Make a checkpoint of a snapshot."""
+        assert self.saver is not None, "the loop saves only while it runs"
+        self.saver(snapshot)
+
+    def show_closing(self, result: FitResult, *, machine: Machine, forecast: Forecast, totals: Totals) -> None:
         """Say what came of it and what to type next; record it."""
         finished = result.status in ("finished", "already_finished")
         self.folder.mark(status="finished" if finished else "stopped", step=result.step)
         facts = closing_facts(
             result,
             folder=self.folder,
-            totals=self.totals,
+            totals=totals,
             forecast=forecast,
             machine=machine,
             duration_s=time.monotonic() - self.started_s,
-            checkpoint=checkpoint,
+            checkpoint=self.saver.last if self.saver else None,
             options=self.options,
             train=self.config.train,
         )
         self.console.close()
         self.console.show(closing_report(facts))
 
-    def note(self, text: str) -> None:
-        """Show something worth knowing that is no warning."""
-        self.console.on_event(Event(kind="note", text=text))
+    def note(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
+        """Show something worth knowing, and keep it for the run's events."""
+        event = Event(kind="note", text=text, level=level)
+        self.noted.append(event)
+        self.console.on_event(event)
+
+    def warn(self, text: str) -> None:
+        """Show something that went wrong and was made good."""
+        self.note(text, level="warning")
 
 
 def _open_folder(path: Path, *, options: RunOptions) -> RunFolder:

@@ -4,7 +4,7 @@ from trireme.train.cadence import Cadence, build_cadence
 from trireme.train.callback import Callback, CallbackState, Control
 from trireme.train.compile import apply_compile, check_compile, choose_compile, eager, remove_compile
 from trireme.train.evaluate import EvalResult, evaluate, evaluating
-from trireme.train.loop import fit
+from trireme.train.loop import Training, fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
 from trireme.train.objective import Objective
 from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
@@ -47,6 +47,7 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "Stepper",
+    "Training",
     "apply_compile",
     "apply_precision",
     "build_cadence",

@@ -13,7 +13,7 @@ from trireme.checkpoint import Checkpoint
 from trireme.data import Batch
 from trireme.errors import CheckpointError, TrainError
 from trireme.mesh import peak_memory_bytes
-from trireme.observe import EvalReport, Event, ObserverGroup, StepReport
+from trireme.observe import EvalReport, Event, Observer, ObserverGroup, StepReport
 from trireme.train.cadence import is_due
 from trireme.train.callback import CallbackGroup, CallbackState
 from trireme.train.compile import eager
@@ -43,19 +43,16 @@ def fit(pieces: Pieces, *, resume: Checkpoint | None = None) -> FitResult:
         TrainError: The run must not go on (nothing to learn, not finite by policy).
         CheckpointError: ``resume`` can't be restored whole.
     """
-    run = _Run(pieces)
-    run.start(resume)
-    if run.done:
-        return run.result("already_finished")
-    with (
-        catch_interrupts(notice=run.say_interrupted) as interrupt,
-        pieces.open_loader(run.progress.step, pieces.plan.max_steps) as batches,
-    ):
-        return run.go(batches, interrupt=interrupt)
+    training = Training(pieces)
+    training.start(resume)
+    return training.run()
 
 
-class _Run:
-    """One call of ``fit``."""
+class Training:
+    """One call of ``fit`` in two halves: ``start`` restores or refuses, ``run`` does the rest.
+
+    Between them nothing was reported, so a caller may still decide what the run's folder says.
+    """
 
     def __init__(self, pieces: Pieces) -> None:
         self.pieces = pieces
@@ -85,6 +82,23 @@ class _Run:
         )
         self.saved_step = self.progress.step
         self.check_whole_steps()
+
+    def run(self, *, observers: Iterable[Observer] = ()) -> FitResult:
+        """Train from where ``start`` left the run, told to the pieces' observers and to ``observers``."""
+        self.observers = ObserverGroup((*self.pieces.observers, *observers))
+        if self.done:
+            return self.result("already_finished")
+        self.report_restored()
+        with (
+            catch_interrupts(notice=self.say_interrupted) as interrupt,
+            self.pieces.open_loader(self.progress.step, self.pieces.plan.max_steps) as batches,
+        ):
+            return self.go(batches, interrupt=interrupt)
+
+    def report_restored(self) -> None:
+        """Say what a resume put back."""
+        if self.restored is None:
+            return
         names, missing = ", ".join(self.restored.names), ", ".join(self.restored.missing)
         key = "train.resumed" if self.restored.exact else "train.resumed_inexact"
         self.event(

@@ -337,8 +337,8 @@ TEXTS: dict[str, Text] = {
         zh="{key} 只能修改 model.name 指定的规格；{given} 自带形状。",
     ),
     "not_reference": Text(
-        en="{key} = {value} is not package.module:function.",
-        zh="{key} = {value} 不是 package.module:function 的写法。",
+        en="{key} = {value} is neither package.module:function nor path/to/file.py:function.",
+        zh="{key} = {value} 既不是 package.module:function，也不是 path/to/file.py:function 的写法。",
     ),
     "args_without_factory": Text(
         en="model.factory_args needs model.factory, the function they are for.",

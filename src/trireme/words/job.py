@@ -5,10 +5,15 @@ from trireme.words.catalogue import Text
 TEXTS = {
     # going on with a run
     "changed": Text(
-        en="this run was made with other settings: {changes}. Going on would make it another run: put them back, start "
-        "anew in another run.dir (model.init_from takes this run's weights), or insist with {accept}",
-        zh="这次训练原来的设置不同：{changes}。按新设置继续就不再是同一次训练：请改回原值，或换一个 run.dir 重新开始"
-        "（可用 model.init_from 载入这次训练的权重），若确要如此请加 {accept}",
+        en="this run was made with other settings: {changes}. Its checkpoint would not fit, so it can't go on like "
+        "this: put them back, or start anew in another run.dir (model.init_from takes this run's weights)",
+        zh="这次训练原来的设置不同：{changes}。检查点与新设置不相容，无法这样继续：请改回原值，"
+        "或换一个 run.dir 重新开始（可用 model.init_from 载入这次训练的权重）",
+    ),
+    "changed_unasked": Text(
+        en="this run was made with other settings: {changes}. From here on it would learn differently: put them back, "
+        "or insist with {accept}",
+        zh="这次训练原来的设置不同：{changes}。此后的训练将有所不同：请改回原值，若确要如此请加 {accept}",
     ),
     "accept_idle": Text(
         en="--accept {keys}: no such key changed since the run began; leave it out",
@@ -21,7 +26,7 @@ TEXTS = {
         zh="与训练开始时不同：{change}；此后求和的舍入不同，结果不再与原来逐位一致",
     ),
     "change_schedule": Text(en="changed since the run began: {change}", zh="与训练开始时不同：{change}"),
-    "change_fixed": Text(
+    "change_accepted": Text(
         en="accepted although the run was made otherwise: {change}", zh="已按要求接受不同的设置：{change}"
     ),
     "shorter": Text(
@@ -31,6 +36,11 @@ TEXTS = {
     ),
     "resume_from_start": Text(
         en="{path} has no checkpoint yet: starting at step 0", zh="{path} 中还没有检查点：从第 0 步开始"
+    ),
+    "no_good_checkpoint": Text(
+        en="no checkpoint in {path} can be used: {problems}. Nothing was changed; restore one of them, or begin anew "
+        "with --overwrite",
+        zh="{path} 中没有可用的检查点：{problems}。未作任何改动；请恢复其中一个，或用 --overwrite 重新开始",
     ),
     "log_cut": Text(
         en="going on after step {step}; {dropped} later lines of the log were taken out and will be written again",

@@ -202,6 +202,18 @@ TEXTS: dict[str, Text] = {
         en="Forward and backward at {seq_len} tokens: {formula}. `trireme models show NAME` for one of them.",
         zh="序列长度 {seq_len} 时的前向与反向：{formula}。查看单个模型：`trireme models show 名称`。",
     ),
+    "help_show_name": Text(
+        en="A reference size, a published model (--published lists them), or a Hugging Face config.json.",
+        zh="参考规格名、已发布模型名（用 --published 列出），或 Hugging Face 的 config.json。",
+    ),
+    "help_published": Text(
+        en="List the published models that `models show` knows.", zh="列出 `models show` 认识的已发布模型。"
+    ),
+    "show_layers": Text(en="layers", zh="层"),
+    "show_active": Text(en="of which work on one token", zh="其中每个 token 激活"),
+    "show_cache": Text(en="key/value cache of {seq_len} tokens in 16 bits", zh="{seq_len} 个 token 的 16 位 KV 缓存"),
+    "show_omitted": Text(en="not counted: {what}", zh="未计入：{what}"),
+    "show_source": Text(en="source", zh="来源"),
     "show_params": Text(en="parameters", zh="参数量"),
     "show_flops": Text(
         en="FLOPs per token at {seq_len} tokens, forward and backward",
@@ -213,6 +225,8 @@ TEXTS: dict[str, Text] = {
     "group_attention": Text(en="attention", zh="注意力"),
     "group_feed_forward": Text(en="feed-forward", zh="前馈"),
     "group_norms": Text(en="norms", zh="归一化"),
+    "group_layers": Text(en="layers", zh="各层"),
+    "group_final": Text(en="after the layers", zh="层后"),
     "group_head": Text(en="head", zh="输出层"),
     "group_other": Text(en="other", zh="其他"),
     "flops_other": Text(

@@ -11,6 +11,4 @@ TEXTS = {
     "part_logits": Text(en="logits", zh="logits"),
     "part_allocator": Text(en="kept by the allocator", zh="分配器保留"),
     "part_program": Text(en="program", zh="程序本身"),
-    "assumed_mfu": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
-    "from_probe": Text(en="{count} steps measured", zh="由 {count} 步实测得出"),
 }
