@@ -16,6 +16,7 @@ from trireme.plan import (
     build_schedule,
     check_layout,
     check_schedule,
+    facts_of_graph,
     layout_costs,
     nearest_legal,
     parse_layout,
@@ -199,3 +200,21 @@ def test_every_legal_layout_has_a_schedule_that_runs() -> None:
             )
             assert schedule.num_stages == layout.num_stages
             check_schedule(schedule)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "heads", "kv_heads", "experts"),
+    [("llama-3-405b", 126, 128, 8, 0), ("gpt3-175b", 96, 96, 96, 0), ("deepseek-v3", 61, 128, 128, 256)],
+)
+def test_facts_are_read_off_the_graph_of_a_model(
+    model: str, layers: int, heads: int, kv_heads: int, experts: int
+) -> None:
+    from trireme.graph import find_graph
+
+    facts = facts_of_graph(find_graph(model), seq_len=8192, ranks=16384)
+    assert (facts.num_layers, facts.num_heads, facts.num_kv_heads, facts.num_experts) == (
+        layers, heads, kv_heads, experts,
+    )  # fmt: skip
+    assert (facts.seq_len, facts.ranks) == (8192, 16384)
+    published = parse_layout("tp=8,pp=16,zero2,sp", ranks=16384).layout
+    assert check_layout(published, facts) == []

@@ -137,3 +137,11 @@ def test_equal_descriptions_have_equal_hashes_and_any_difference_shows() -> None
     assert fingerprint({"a": 1, "b": (2, 3)}) == fingerprint({"b": [2, 3], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 1.5})
     assert len(fingerprint(shape)) == 32
+
+
+def test_the_graph_of_a_large_model_is_hashed_at_once_and_differs_from_its_kin() -> None:
+    from trireme.graph import find_graph
+
+    hashes = {fingerprint(find_graph(name)) for name in ("llama-3-70b", "llama-3-405b", "gpt3-175b")}
+    assert len(hashes) == 3
+    assert fingerprint(find_graph("llama-3-70b")) in hashes

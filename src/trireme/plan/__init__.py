@@ -14,6 +14,7 @@ from trireme.plan.legality import (
     head_ranks,
     layout_costs,
 )
+from trireme.plan.legality_facts import facts_of_graph
 from trireme.plan.legality_nearest import nearest_legal, require_legal
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
 from trireme.plan.placement import (
@@ -84,6 +85,7 @@ __all__ = [
     "estimate_step_s",
     "expert_copies",
     "expert_groups",
+    "facts_of_graph",
     "fingerprint",
     "format_layout",
     "format_plan",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -48,7 +49,8 @@ class Plan:
     """What runs where and how.
 
     ``cuts`` are the module paths at which stages 1, 2 ... begin, in the order of the forward pass. ``layers`` holds
-    the layers that recompute or offload. The layout's micro-batches are always a number here. The three hashes and versions say for what the plan was made.
+    the layers that recompute or offload. The layout's micro-batches are always a number here. The hashes and the
+    version say for what the plan was made.
     """
 
     layout: Layout
@@ -86,21 +88,29 @@ def _check_once(key: str, names: tuple[str, ...]) -> None:
 def fingerprint(value: Any) -> str:
     """Give the hash of a description made of dataclasses, mappings, sequences, text and numbers.
 
-    Equal descriptions have equal hashes in any process and on any machine; names of dataclasses count.
+    Equal descriptions have equal hashes in any process and on any machine; names of dataclasses and fields count.
     """
-    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _digest(_plain(value, seen={}))
+
+
+def _digest(plain: Any) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, *, seen: dict[int, str]) -> Any:
+    """Give what JSON can say; a dataclass is its own hash, so that equal layers that are one object cost once."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {"": type(value).__name__} | {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        if id(value) not in seen:
+            parts = [[field.name, _plain(getattr(value, field.name), seen=seen)] for field in fields(value)]
+            seen[id(value)] = _digest([type(value).__name__, parts])
+        return {"": seen[id(value)]}
     if isinstance(value, (frozenset, set)):
-        return sorted((_plain(item) for item in value), key=str)
+        return sorted((_plain(item, seen=seen) for item in value), key=str)
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return [_plain(item, seen=seen) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, seen=seen) for key, item in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
