@@ -199,11 +199,13 @@ def test_random_states_of_another_device_type_are_refused():
         set_rng_states(_CPU, {**rng_states(_CPU), "cuda": torch.zeros(16, dtype=torch.uint8)})
 
 
-def test_threads_are_set_and_told():
+def test_threads_are_those_asked_for_else_those_of_the_environment_else_the_cores(monkeypatch):
     before = torch.get_num_threads()
     try:
-        assert set_threads(1) == 1
-        assert torch.get_num_threads() == 1
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert set_threads(2) == torch.get_num_threads() == 2
+        assert set_threads(None) == torch.get_num_threads() == 1
+        monkeypatch.delenv("OMP_NUM_THREADS")
         assert set_threads(None) == usable_cores()
     finally:
         torch.set_num_threads(before)

@@ -8,14 +8,21 @@ import torch
 
 
 def set_threads(num_threads: int | None) -> int:
-    """Set and return the number of threads that CPU operators use; None takes the cores this process may use.
+    """Set and return the number of threads that CPU operators use.
+
+    None takes what ``OMP_NUM_THREADS`` says, else the cores this process may use.
 
     A sum's order, and so its last bits, depends on the number of threads: a run that must repeat
     bit for bit fixes it.
     """
-    count = num_threads if num_threads is not None else usable_cores()
+    count = num_threads or _threads_told() or usable_cores()
     torch.set_num_threads(count)
     return count
+
+
+def _threads_told() -> int | None:
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(told) if told.isdigit() and int(told) > 0 else None
 
 
 def usable_cores() -> int:
