@@ -4,16 +4,8 @@ from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, parse_layout
-from trireme.plan.legality import (
-    COST_RULES,
-    RULES,
-    LayoutCost,
-    ModelFacts,
-    Violation,
-    check_layout,
-    head_ranks,
-    layout_costs,
-)
+from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
+from trireme.plan.legality_cost import COST_RULES, LayoutCost, layout_costs
 from trireme.plan.legality_facts import facts_of_graph
 from trireme.plan.legality_nearest import nearest_legal, require_legal
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
@@ -29,6 +21,7 @@ from trireme.plan.placement import (
     ranks_of,
 )
 from trireme.plan.plan import LayerChoice, Plan, Prediction, check_plan_matches, fingerprint
+from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.plan_json import format_plan, parse_plan
 from trireme.plan.schedule import (
     SCHEDULE_NAMES,
@@ -74,6 +67,7 @@ __all__ = [
     "Timeline",
     "Violation",
     "activation_bytes",
+    "balance_cuts",
     "build_schedule",
     "check_layout",
     "check_plan_matches",

@@ -204,6 +204,10 @@ TEXTS = {
         zh="cp = {cp} 靠每个 rank 两段来平衡因果注意力，而长度 {seq_len} 切不成 2 * cp 段；末尾 rank 多做 {extra}。",
     ),
     "cost_no_effect": Text(en="Without effect here: {words} ({extra}).", zh="在此不起作用：{words}（{extra}）。"),
+    "too_few_layers": Text(
+        en="{layers} layers can't be cut into {stages} stages of at least one each; give 1 to {layers} stages.",
+        zh="{layers} 层无法切成 {stages} 个各至少一层的 stage；stage 数应为 1 到 {layers}。",
+    ),
     "plan_cuts": Text(
         en="{cuts} cuts given for {stages} stages; each stage after the first begins at one.",
         zh="{stages} 个 stage 却给了 {cuts} 个切点；除第一个外，每个 stage 都要有一个起点。",
