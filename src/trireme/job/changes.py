@@ -19,7 +19,6 @@ Kind = Literal["free", "rounding", "schedule", "accepted", "fixed"]
 
 FREE = frozenset(
     {
-        "run.dir",
         "data.workers",
         "data.prefetch",
         "data.build_workers",
@@ -63,6 +62,8 @@ ACCEPTED = frozenset(
         "precision.loss_scale_growth_steps",
     }
 )
+PLACE = "run.dir"
+"""The folder of the run, wherever it lies by now: not a change."""
 RATE = SCHEDULE - {"train.max_steps", "train.max_tokens", "train.epochs"}
 """Keys of the schedule besides its length; accepting one accepts new learning rates."""
 
@@ -92,9 +93,9 @@ class Change:
 
 
 def find_changes(old: RunConfig, new: RunConfig) -> list[Change]:
-    """Return every key whose value differs."""
+    """Return every key whose value differs, but for the place of the folder."""
     before, after = old.model_dump(), new.model_dump()
-    return list(_compare(before, after, prefix=""))
+    return [change for change in _compare(before, after, prefix="") if change.key != PLACE]
 
 
 def check_changes(changes: list[Change], *, accept: frozenset[str]) -> None:

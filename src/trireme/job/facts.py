@@ -42,11 +42,13 @@ class Totals(Watcher):
 
     def __init__(self) -> None:
         self.last: StepReport | None = None
+        self.tokens = 0
         self._durations_s: list[float] = []
 
     def on_step(self, report: StepReport) -> None:
         """Take the step in."""
         self.last = report
+        self.tokens += report.step_tokens
         self._durations_s.append(report.step_s)
 
     @property
@@ -119,14 +121,13 @@ def closing_facts(
     train: TrainSection,
 ) -> ClosingFacts:
     """Return what is known after the last step of this attempt."""
-    finished = result.status in ("finished", "already_finished")
     return ClosingFacts(
         run_dir=folder.path,
-        outcome="finished" if finished else "stopped",
+        outcome="stopped" if result.status == "interrupted" else result.status,
         step=result.step,
         max_steps=result.max_steps,
         duration_s=duration_s,
-        tokens=result.tokens,
+        tokens=totals.tokens,
         last_loss=totals.last.loss if totals.last else None,
         best_eval_loss=result.best_loss,
         best_eval_step=result.best_step,

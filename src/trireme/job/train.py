@@ -19,6 +19,7 @@ from trireme.job.build import Machine, build_machine, build_pieces, compile_modu
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
 from trireme.job.options import RunOptions, run_dir_of
+from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
 from trireme.mesh import program_memory_bytes, reset_peak_memory
 from trireme.observe import (
@@ -77,7 +78,7 @@ def run_training(
     observe = loaded.config.observe
     console = Console(
         every_steps=observe.every_steps,
-        throttle=loaded.origins["observe.every_steps"].layer == "default",
+        throttle=_is_default(loaded, "observe.every_steps"),
         progress=observe.progress,
     )
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
@@ -98,6 +99,11 @@ class _Course:
     def first_step(self) -> int:
         """Steps done before this attempt."""
         return self.checkpoint.step if self.checkpoint else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run made all its steps before this attempt."""
+        return self.first_step >= self.plan.max_steps
 
 
 class _Attempt:
@@ -129,7 +135,9 @@ class _Attempt:
             self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
         )
         course = self.plot_course(data, new_rates=new_rates)
-        report = self.show_data(data, plan=course.plan)
+        report = data.report_for_run(num_steps=course.plan.max_steps, global_batch_seqs=course.plan.global_batch_seqs)
+        if not course.is_over:
+            self.show_data(report)
         program_bytes = program_memory_bytes()
         machine = self.build(data, course=course, module=module, objective=objective)
         forecast = build_forecast(machine, config=self.config, plan=course.plan, program_bytes=program_bytes)
@@ -142,7 +150,7 @@ class _Attempt:
             self.settle(course, data=data, report=report)
             self.show_opening(machine, course=course, forecast=forecast)
             result = self.train(training, machine=machine, observers=(totals, *observers))
-        self.show_closing(result, machine=machine, forecast=forecast, totals=totals)
+        self.show_closing(result, course=course, machine=machine, forecast=forecast, totals=totals)
         return result
 
     def check_settings(self) -> bool:
@@ -195,14 +203,12 @@ class _Attempt:
         self.warn(say("job.resume_from_start", path=self.folder.path))
         return None
 
-    def show_data(self, data: PreparedData, *, plan: StepPlan) -> DataReport:
+    def show_data(self, report: DataReport) -> None:
         """Show what will be read, and how often."""
-        report = data.report_for_run(num_steps=plan.max_steps, global_batch_seqs=plan.global_batch_seqs)
         if self.config.observe.progress != "off":
             width = self.console.screen.width
             text = format_report(report, color=width is not None, width=width or _WIDTH_OF_LOGS)
             self.console.screen.write_styled(text)
-        return report
 
     def build(
         self, data: PreparedData, *, course: _Course, module: nn.Module | None, objective: Objective | None
@@ -258,9 +264,10 @@ class _Attempt:
         if self.options.resume:
             cut = folder.truncate_log(course.first_step)
             folder.start_attempt()
-            self.note(say("job.log_cut", step=course.first_step, dropped=cut.dropped))
+            if cut.dropped:
+                self.note(say("job.log_cut", step=course.first_step, dropped=cut.dropped))
         folder.write_text("config.yaml", self.loaded.to_yaml())
-        folder.write_json("config_origins.json", {key: str(origin) for key, origin in self.loaded.origins.items()})
+        folder.write_json("config_origins.json", origins_of(self.loaded, folder=folder))
         folder.write_json("environment.json", environment())
         folder.write_json("data_report.json", report.to_json())
         data.tokenizer.save(folder.tokenizer_dir)
@@ -296,7 +303,9 @@ class _Attempt:
         assert self.saver is not None, "the loop saves only while it runs"
         self.saver(snapshot)
 
-    def show_closing(self, result: FitResult, *, machine: Machine, forecast: Forecast, totals: Totals) -> None:
+    def show_closing(
+        self, result: FitResult, *, course: _Course, machine: Machine, forecast: Forecast, totals: Totals
+    ) -> None:
         """Say what came of it and what to type next; record it."""
         finished = result.status in ("finished", "already_finished")
         self.folder.mark(status="finished" if finished else "stopped", step=result.step)
@@ -307,12 +316,17 @@ class _Attempt:
             forecast=forecast,
             machine=machine,
             duration_s=time.monotonic() - self.started_s,
-            checkpoint=self.saver.last if self.saver else None,
+            checkpoint=self._newest(course),
             options=self.options,
             train=self.config.train,
         )
         self.console.close()
         self.console.show(closing_report(facts))
+
+    def _newest(self, course: _Course) -> Path | None:
+        if self.saver is not None and self.saver.last is not None:
+            return self.saver.last
+        return course.checkpoint.path if course.checkpoint else None
 
     def note(self, text: str, *, level: Literal["info", "warning"] = "info") -> None:
         """Show something worth knowing, and keep it for the run's events."""
@@ -323,6 +337,15 @@ class _Attempt:
     def warn(self, text: str) -> None:
         """Show something that went wrong and was made good."""
         self.note(text, level="warning")
+
+
+def _is_default(loaded: Loaded, key: str) -> bool:
+    """Whether nobody asked for the value: in a run's own settings every value is written down."""
+    section, name = key.split(".")
+    default = type(getattr(loaded.config, section)).model_fields[name].default
+    origin = loaded.origins[key]
+    own = loaded.path is not None and is_own_config(loaded.path) and origin.layer == "file"
+    return origin.layer == "default" or (own and getattr(getattr(loaded.config, section), name) == default)
 
 
 def _open_folder(path: Path, *, options: RunOptions) -> RunFolder:

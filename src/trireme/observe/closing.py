@@ -18,11 +18,12 @@ from trireme.words import say
 class ClosingFacts:
     """Numbers known after the last step of this attempt; what is None is left out.
 
+    ``tokens`` and ``duration_s`` are of this attempt alone; where nothing was trained neither is told.
     ``resume_command`` goes on after a stop, ``extend_command`` trains a finished run further.
     """
 
     run_dir: Path
-    outcome: Literal["finished", "stopped", "failed"]
+    outcome: Literal["finished", "already_finished", "stopped", "failed"]
     step: int
     max_steps: int
     duration_s: float
@@ -41,6 +42,11 @@ class ClosingFacts:
     resume_command: str | None = None
     extend_command: str | None = None
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether no step is left."""
+        return self.outcome in ("finished", "already_finished")
+
 
 def closing_report(facts: ClosingFacts) -> list[Line]:
     """Return the report as lines, in the user's language; the commands can be copied as they stand."""
@@ -51,10 +57,9 @@ def closing_report(facts: ClosingFacts) -> list[Line]:
 
 
 def _result_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
-    yield (
-        say("observe.row_took"),
-        say("observe.took", duration=format_duration(facts.duration_s), tokens=format_count(facts.tokens)),
-    )
+    if facts.tokens:
+        took = say("observe.took", duration=format_duration(facts.duration_s), tokens=format_count(facts.tokens))
+        yield say("observe.row_took"), took
     if facts.last_loss is not None:
         yield say("observe.row_last_loss"), format_loss(facts.last_loss)
     if facts.best_eval_loss is not None:
@@ -93,13 +98,13 @@ def _prediction_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
 
 
 def _commands(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
-    if facts.resume_command and facts.outcome != "finished":
+    if facts.resume_command and not facts.is_finished:
         yield say("observe.next_resume"), facts.resume_command
     if facts.checkpoint is not None:
         prompt = f" --prompt {_quoted(facts.prompt)}" if facts.prompt else ""
         yield say("observe.next_generate"), f"trireme generate {_quoted(facts.run_dir)}{prompt}"
         yield say("observe.next_chat"), f"trireme chat {_quoted(facts.run_dir)}"
-    if facts.extend_command and facts.outcome == "finished":
+    if facts.extend_command and facts.is_finished:
         yield say("observe.next_extend"), facts.extend_command
     yield say("observe.next_config"), f"trireme config show {_quoted(facts.run_dir / 'config.yaml')}"
 

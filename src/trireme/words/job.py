@@ -97,5 +97,5 @@ TEXTS = {
         zh="由本机试运行的前向与反向推得，不含参数更新",
     ),
     "time_assumed": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
-    "group": Text(en="{name} with decay {decay:g}", zh="{name}，衰减 {decay:g}"),
+    "group": Text(en="{name}, decay {decay:g}:", zh="{name}，衰减 {decay:g}："),
 }

@@ -25,9 +25,10 @@ TEXTS = {
     ),
     "run_finished": Text(
         en="the run in {path} is finished, {step} of {max_steps} steps: try `trireme generate {path}`; "
-        "--overwrite deletes it and starts anew, run.dir=... starts elsewhere",
+        "--resume --extend stretch and a greater length train it further, --overwrite deletes it and starts anew, "
+        "run.dir=... starts elsewhere",
         zh="{path} 中的训练已完成（{step}/{max_steps} 步）：可以运行 `trireme generate {path}`；"
-        "加 --overwrite 删除并重新开始，或用 run.dir=... 换一个目录",
+        "加大训练长度并加 --resume --extend stretch 可延长训练，加 --overwrite 删除并重新开始，或用 run.dir=... 换一个目录",
     ),
     "nothing_to_resume": Text(
         en="there is no run to resume in {path}; leave --resume out to start one",
@@ -107,6 +108,10 @@ TEXTS = {
     "time": Text(en="{total}, {step} a step", zh="{total}，每步 {step}"),
     # after the last step
     "outcome_finished": Text(en="Finished: step {step} of {max_steps}", zh="训练完成：第 {step}/{max_steps} 步"),
+    "outcome_already_finished": Text(
+        en="Already finished: step {step} of {max_steps}, nothing was trained now",
+        zh="此前已训练完成：第 {step}/{max_steps} 步，本次没有训练",
+    ),
     "outcome_stopped": Text(en="Stopped at step {step} of {max_steps}", zh="已停止：第 {step}/{max_steps} 步"),
     "outcome_failed": Text(en="Failed at step {step} of {max_steps}", zh="训练失败：第 {step}/{max_steps} 步"),
     "row_took": Text(en="took", zh="用时"),

@@ -251,8 +251,7 @@ TEXTS: dict[str, Text] = {
     ),
     "rng_damaged": Text(
         en="The random state `{name}` of rank {rank} can't be restored ({cause}), so the run would not go on as "
-        "it was; "
-        "take an older checkpoint.",
-        zh="rank {rank} 的随机状态 `{name}` 无法恢复（{cause}），续训将与原来不一致；请换更早的检查点。",
+        "it was. --allow-missing rng goes on without it, no longer bit for bit.",
+        zh="rank {rank} 的随机状态 `{name}` 无法恢复（{cause}），续训将与原来不一致。加 --allow-missing rng 可不恢复它而继续，但不再逐位一致。",
     ),
 }
