@@ -72,6 +72,9 @@ def test_overwrite_removes_the_old_run_and_leaves_files_of_others(tmp_path: Path
     old = read_state(run)
     with RunFolder.open_fresh(run, overwrite=True) as folder:
         assert folder.state.run_id != old.run_id
+        assert read_state(run).run_id == old.run_id, "nothing goes before the new run begins"
+        folder.begin()
+        assert read_state(run).run_id == folder.state.run_id
     assert sorted(entry.name for entry in run.iterdir()) == ["notes.md", "run.json", "run.lock"]
 
 

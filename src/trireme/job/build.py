@@ -147,7 +147,6 @@ def build_pieces(
         settings=config,
         flops_per_token=flops_per_token,
         peak_flops_per_s=peak_flops_per_s,
-        go_on_command=options.go_on_command,
         allow_missing=options.allow_missing,
     )
 

@@ -13,6 +13,16 @@ from trireme.models import load_folder_weights
 from trireme.words import say
 
 
+def check_init_from(init_from: str | None, *, run_dir: Path) -> None:
+    """Refuse to begin with weights that lie in the run that the new one would replace.
+
+    Raises:
+        ModelError: They do.
+    """
+    if init_from is not None and run_dir.resolve() in (Path(init_from).resolve(), *Path(init_from).resolve().parents):
+        raise ModelError("job.init_overwritten", path=init_from, run_dir=run_dir)
+
+
 def init_weights(module: nn.Module, path: Path, *, notice: Callable[[str], None]) -> None:
     """Copy weights into ``module`` from a run, a checkpoint or a Hugging Face folder; training starts at step 0.
 

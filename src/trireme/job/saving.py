@@ -29,19 +29,22 @@ class Saver:
         self._recorder = recorder
         self._notice = notice
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Save one snapshot.
+    def __call__(self, snapshot: Snapshot) -> bool:
+        """Save one snapshot; returns whether it is safe.
 
         Raises:
             CheckpointError: It can't be saved and it is the run's last.
+            OSError: It is the run's last, and the disk has no room for how far the run came.
         """
         try:
             self._save(snapshot)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             if snapshot.reason in ("end", "interrupt"):
                 raise
             text = say("job.save_failed", reason=error)
             self._notice(Event(kind="save_failed", text=text, step=snapshot.step, level="warning"))
+            return False
+        return True
 
     def _save(self, snapshot: Snapshot) -> None:
         self._recorder.sync()  # what a checkpoint promises to go on from must be in the log

@@ -18,6 +18,7 @@ from trireme.errors import CheckpointError, ConfigError
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
+from trireme.job.initial import check_init_from
 from trireme.job.options import RunOptions, run_dir_of
 from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
@@ -27,6 +28,7 @@ from trireme.observe import (
     Event,
     LossPlot,
     Observer,
+    ObserverGroup,
     Recorder,
     RunFolder,
     WorkProgress,
@@ -82,6 +84,8 @@ def run_training(
         progress=observe.progress,
     )
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
+    if options.overwrite:
+        check_init_from(loaded.config.model.init_from, run_dir=path)
     with closing(console), _open_folder(path, options=options) as folder:
         attempt = _Attempt(loaded, folder=folder, options=options, console=console)
         return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
@@ -261,9 +265,9 @@ class _Attempt:
     def settle(self, course: _Course, *, data: PreparedData, report: DataReport) -> None:
         """Write down what this attempt is, now that nothing can be refused any more."""
         folder = self.folder
+        folder.begin()
         if self.options.resume:
             cut = folder.truncate_log(course.first_step)
-            folder.start_attempt()
             if cut.dropped:
                 self.note(say("job.log_cut", step=course.first_step, dropped=cut.dropped))
         folder.write_text("config.yaml", self.loaded.to_yaml())
@@ -287,10 +291,10 @@ class _Attempt:
 
     def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:
         """Run the loop, watched."""
-        notice = self.console.on_event
-        with closing(Recorder(self.folder, notice=notice)) as recorder, ExitStack() as plots:
+        with closing(Recorder(self.folder, notice=self.console.on_event)) as recorder, ExitStack() as plots:
             for event in self.noted:
                 recorder.on_event(event)
+            notice = ObserverGroup([recorder, self.console]).on_event
             self.saver = Saver(self.folder, section=self.config.checkpoint, recorder=recorder, notice=notice)
             watching: list[Observer] = [recorder, self.console, *observers]
             if self.config.observe.plot:
@@ -298,10 +302,10 @@ class _Attempt:
             reset_peak_memory(machine.device)
             return training.run(observers=watching)
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Make a checkpoint of a snapshot."""
+    def save(self, snapshot: Snapshot) -> bool:
+        """Make a checkpoint of a snapshot; returns whether it is safe."""
         assert self.saver is not None, "the loop saves only while it runs"
-        self.saver(snapshot)
+        return self.saver(snapshot)
 
     def show_closing(
         self, result: FitResult, *, course: _Course, machine: Machine, forecast: Forecast, totals: Totals

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from trireme.errors import TrainError
 from trireme.observe.atomic import write_atomic
@@ -17,7 +17,6 @@ from trireme.observe.jsonl import LogCut, cut_log
 from trireme.observe.lock import FolderLock
 from trireme.observe.run_state import (
     LOCK_NAME,
-    STATE_NAME,
     RunState,
     Status,
     load_state,
@@ -28,12 +27,13 @@ from trireme.observe.run_state import (
 from trireme.observe.sample_book import write_book
 from trireme.observe.strict_json import to_text
 
+_DECISIONS_NAME = "decisions.json"
 _REPLACED = ".replaced-"
 _OURS = (
     "config.yaml",
     "config_origins.json",
     "environment.json",
-    "decisions.json",
+    _DECISIONS_NAME,
     "log.jsonl",
     "evals.jsonl",
     "events.jsonl",
@@ -44,8 +44,8 @@ _OURS = (
     "loss.png",
     "checkpoints",
     "tokenizer",
-    STATE_NAME,  # last: until everything else is gone the folder is known as a run
 )
+"""What a run makes, but for ``run.json``: it says that the folder holds a run, and is written over at once."""
 
 
 class RunFolder:
@@ -53,19 +53,23 @@ class RunFolder:
 
     Made by ``open_fresh`` or ``open_resume``. As a context manager it also records how the run ended,
     unless ``mark`` already did: an error is ``failed``, Ctrl-C is ``stopped``.
+
+    A folder that holds a run stays as it is until ``begin``, so that whatever is refused before costs nothing.
     """
 
-    def __init__(self, path: Path, *, lock: FolderLock, state: RunState) -> None:
+    def __init__(self, path: Path, *, lock: FolderLock, state: RunState, holds: Literal["", "old", "own"] = "") -> None:
         self.path = path
         self.state = state
         self._lock = lock
+        self._holds = holds
+        self._decisions: dict[str, Any] = {}
 
     @classmethod
     def open_fresh(cls, path: Path, *, overwrite: bool = False) -> Self:
         """Open ``path`` for a run that begins at step 0.
 
-        A folder of a run that never made a step is taken over. ``overwrite`` removes an older run's own
-        files; files that Trireme did not write stay where they are.
+        A folder of a run that never made a step is taken over. With ``overwrite`` an older run's own files
+        go at ``begin``; files that Trireme did not write stay where they are.
 
         Raises:
             TrainError: It holds a run, or something that is none, or another process writes to it, or it
@@ -74,12 +78,13 @@ class RunFolder:
         _refuse_foreign(path)
         lock = _lock(path)
         try:
-            _clear(path, overwrite=overwrite)
-            state = write_state(path, new_state())
+            folder = cls(path, lock=lock, state=new_state(), holds=_older_run(path, overwrite=overwrite))
+            if not folder._holds:
+                folder._take_over()
         except BaseException:
             lock.release()
             raise
-        return cls(path, lock=lock, state=state)
+        return folder
 
     @classmethod
     def open_resume(cls, path: Path) -> Self:
@@ -95,7 +100,7 @@ class RunFolder:
         assert state is not None, "checked above; only the holder of the lock removes it"
         if state.status == "running":  # nobody holds the lock, so whoever wrote this is gone
             state = replace(state, status="interrupted")
-        return cls(path, lock=lock, state=state)
+        return cls(path, lock=lock, state=state, holds="own")
 
     @property
     def config_path(self) -> Path:
@@ -143,23 +148,28 @@ class RunFolder:
         kept = {name: value for name, value in changes.items() if value is not None}
         self.state = write_state(self.path, replace(self.state, **kept))  # type: ignore[arg-type]
 
-    def start_attempt(self) -> None:
-        """Record that a resumed run goes on."""
-        self.state = replace(self.state, attempts=self.state.attempts + 1)
-        self.mark(status="running")
+    def begin(self) -> None:
+        """Make the folder this attempt's, now that nothing can refuse it: an older run goes, its own goes on."""
+        if self._holds == "old":
+            self._take_over()
+        elif self._holds == "own":
+            self.state = replace(self.state, attempts=self.state.attempts + 1)
+            self.mark(status="running")
+        self._holds = ""
+        if self._decisions:
+            write_atomic(self.path / _DECISIONS_NAME, to_text(_read_decisions(self.path) | self._decisions))
 
     def decide(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return what was decided on this machine as ``name``; ``compute`` it the first time and keep it.
 
         The answer is JSON and comes back as JSON reads it, the first time too.
         """
-        path = self.path / "decisions.json"
-        decisions = _read_decisions(path)
-        if name not in decisions:
-            decisions[name] = compute()
-            write_atomic(path, to_text(decisions))
-            decisions = _read_decisions(path)
-        return decisions[name]
+        decisions = {} if self._holds == "old" else _read_decisions(self.path)
+        if name not in decisions | self._decisions:
+            self._decisions[name] = json.loads(to_text(compute()))
+            if not self._holds:
+                write_atomic(self.path / _DECISIONS_NAME, to_text(decisions | self._decisions))
+        return (decisions | self._decisions)[name]
 
     def write_text(self, name: str, text: str) -> Path:
         """Put a text file into the folder, whole or not at all."""
@@ -177,6 +187,9 @@ class RunFolder:
         write_book(self.path)
         return cut_log(self.log_path, last_step=step)
 
+    def _take_over(self) -> None:
+        self.state = _replace_run(self.path, self.state)
+
     def close(self) -> None:
         """Let others open the folder."""
         self._lock.release()
@@ -186,7 +199,7 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         try:
-            if kind is not None and self.state.status == "running":
+            if kind is not None and self.state.status == "running" and not self._holds:
                 self.mark(status="stopped" if issubclass(kind, KeyboardInterrupt) else "failed")
         finally:
             self.close()
@@ -212,15 +225,16 @@ def _lock(path: Path) -> FolderLock:
     return FolderLock(path / LOCK_NAME)
 
 
-def _clear(path: Path, *, overwrite: bool) -> None:
+def _older_run(path: Path, *, overwrite: bool) -> Literal["", "old"]:
+    """Say whether the folder holds a run that would be lost, and refuse unless that is wanted."""
     _refuse_foreign(path)  # again, now that nobody else can put something there
     state = read_state(path)
-    if state is None:
-        return
-    if not overwrite and not _is_blank(path):
+    if state is None or _is_blank(path):
+        return ""
+    if not overwrite:
         key = "observe.run_finished" if state.is_finished else "observe.run_exists"
         raise TrainError(key, path=path, step=state.step, max_steps=state.max_steps)
-    _remove_run(path)
+    return "old"
 
 
 def _is_blank(path: Path) -> bool:
@@ -230,21 +244,27 @@ def _is_blank(path: Path) -> bool:
     return not has_steps and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
 
-def _remove_run(path: Path) -> None:
-    """Move our files aside first, each in one rename, so that no half-deleted checkpoint looks like one."""
+def _replace_run(path: Path, state: RunState) -> RunState:
+    """Put a new run in the place of an older one; a kill at any moment leaves a folder known as a run.
+
+    Our files move aside first, each in one rename, so that no half-deleted checkpoint looks like one.
+    """
     aside = path / f"{_REPLACED}{os.getpid()}"
     try:
-        aside.mkdir(exist_ok=True)
         for name in _OURS:
             if os.path.lexists(path / name):
+                aside.mkdir(exist_ok=True)
                 os.rename(path / name, aside / name)
+        state = write_state(path, state)
         for leftover in path.glob(f"{_REPLACED}*"):
             shutil.rmtree(leftover)
+        return state
     except OSError as error:
         raise TrainError("observe.cannot_write", path=path, reason=error.strerror or error) from error
 
 
-def _read_decisions(path: Path) -> dict[str, Any]:
+def _read_decisions(folder: Path) -> dict[str, Any]:
+    path = folder / _DECISIONS_NAME
     if not path.exists():
         return {}
     try:

@@ -134,7 +134,7 @@ class Training:
         if self.done:
             return self.result("finished")
         status: FitStatus = "interrupted" if interrupt.requested else "stopped"
-        self.event(status, say(f"train.{status}", step=self.progress.step, command=self.pieces.go_on_command))
+        self.event(status, say(f"train.{status}", step=self.progress.step))
         return self.result(status, exit_code=interrupt.exit_code)
 
     def step(self, batch: Batch) -> None:
@@ -234,9 +234,9 @@ class Training:
         )
         fresh = self.last_eval is not None and self.last_eval.step == self.progress.step
         metrics = {"eval_loss": self.last_eval.loss} if fresh and self.last_eval else {}
-        self.pieces.save(
-            Snapshot(step=self.progress.step, reason=reason, tensors=tensors, state=state, metrics=metrics)
-        )
+        snapshot = Snapshot(step=self.progress.step, reason=reason, tensors=tensors, state=state, metrics=metrics)
+        if self.pieces.save(snapshot) is False:
+            return
         self.saved_step = self.progress.step
         self.fire("save")
 

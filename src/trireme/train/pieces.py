@@ -39,9 +39,8 @@ class Pieces:
     ``open_loader(first, last)`` yields the batches of steps first..last-1 (from zero), once closed
     nothing of it is left. ``eval_batches()`` yields the held-out batches, the same at each call.
     ``sample(step)`` yields texts the model wrote. ``save(snapshot)`` returns when the checkpoint is
-    safe. ``data_state(step)`` is the position in the data after ``step`` steps, as JSON;
-    ``check_data_state`` raises if a saved one belongs to other data. ``go_on_command`` is what a
-    person types to resume.
+    safe, or False if it is not and the run may go on. ``data_state(step)`` is the position in the data
+    after ``step`` steps, as JSON; ``check_data_state`` raises if a saved one belongs to other data.
     """
 
     stepper: Stepper
@@ -61,7 +60,6 @@ class Pieces:
     settings: Any = None
     flops_per_token: float | None = None
     peak_flops_per_s: float | None = None
-    go_on_command: str = ""
     allow_missing: Collection[str] = field(default_factory=frozenset)
 
 

@@ -55,6 +55,11 @@ TEXTS = {
         en="model.init_from is {path}, which is no folder; name a run, a checkpoint or a Hugging Face folder",
         zh="model.init_from 指向的 {path} 不是目录；请给出训练目录、检查点目录或 Hugging Face 模型目录",
     ),
+    "init_overwritten": Text(
+        en="model.init_from is {path}, in the run that --overwrite would delete; give the new run another run.dir "
+        "than {run_dir}",
+        zh="model.init_from 指向的 {path} 就在 --overwrite 要删除的训练中；请为新的训练换一个 run.dir（现为 {run_dir}）",
+    ),
     "init_nothing": Text(
         en="model.init_from is {path}, which holds no good checkpoint and no config.json; name a run, a checkpoint or "
         "a Hugging Face folder",

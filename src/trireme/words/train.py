@@ -183,12 +183,12 @@ TEXTS: dict[str, Text] = {
         zh="完成当前这一步后保存。再按一次 Ctrl-C 则立即结束，不保存。",
     ),
     "interrupted": Text(
-        en="Interrupted after step {step}, all saved. To go on: {command}",
-        zh="在第 {step} 步之后中断，已全部保存。继续训练：{command}",
+        en="Interrupted after step {step}, all saved.",
+        zh="在第 {step} 步之后中断，已全部保存。",
     ),
     "stopped": Text(
-        en="A callback stopped the run after step {step}, all saved. To go on: {command}",
-        zh="回调函数在第 {step} 步之后停止了训练，已全部保存。继续训练：{command}",
+        en="A callback stopped the run after step {step}, all saved.",
+        zh="回调函数在第 {step} 步之后停止了训练，已全部保存。",
     ),
     "control_closed": Text(
         en="A callback set control.{name} = {value!r}; it may set {known}, each to True or False.",
