@@ -248,3 +248,22 @@ def test_a_mistake_in_an_alias_value_is_said_of_the_key_at_the_place_of_the_alia
     path.write_text("\nmp_degree: two\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run\.yaml:2: layout\.tp takes a whole number, not 'two'"):
         load_config(path, purpose="show")
+
+
+def test_an_alias_and_its_key_may_write_one_number_in_two_ways() -> None:
+    assert load(learning_rate=2e-3, train={"max_steps": 100, "lr": "2e-3"}).config.train.lr == 2e-3
+
+
+@pytest.mark.parametrize("power", [1024, 10**9])
+def test_a_loss_scale_beyond_any_number_is_refused(power: int) -> None:
+    assert "precision.init_loss_scale is inf" in refusal(precision="fp16", initial_scale_power=power)
+    assert "precision.init_loss_scale is inf" in refusal(fp16={"enabled": True, "initial_scale_power": power})
+
+
+@pytest.mark.parametrize("word", ["warmup_ratio", "min_lr"])
+def test_a_share_that_is_no_number_is_one_problem(word: str) -> None:
+    assert refusal(**{word: float("nan")}).count("\n") == 0
+
+
+def test_a_lowest_rate_of_zero_fits_a_rate_of_zero() -> None:
+    assert load(min_lr=0, learning_rate=0).config.train.min_lr_ratio == 0

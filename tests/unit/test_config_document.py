@@ -126,6 +126,21 @@ def test_tags_and_keys_that_are_not_names_are_refused() -> None:
     assert "is not a text" in message("? [a]\n: x\n")
 
 
+@pytest.mark.parametrize(("text", "shown"), [("[a]: 1", "[...]"), ("? {a: 1}\n: 1", "{...}"), ("1: 2", "1")])
+def test_a_key_that_is_no_name_is_shown_as_written(text: str, shown: str) -> None:
+    assert message(text) == f"run.yaml:1: the key {shown} is not a text; keys are names such as train."
+
+
+@pytest.mark.parametrize("character", ["\0", "\7", "\x7f"])
+def test_a_control_character_is_named_with_its_line(character: str) -> None:
+    assert message(f"a: 1\nb: {character}\n").startswith("run.yaml:2: this is not YAML")
+
+
+def test_a_number_that_is_none_is_said_with_its_beginning() -> None:
+    assert message("a: " + "9" * 5000) == f"run.yaml:1: {'9' * 40}... can't be read as int; write a plain value."
+    assert message("a: !!int x") == "run.yaml:1: x can't be read as int; write a plain value."
+
+
 def test_anchors_and_merged_mappings_work() -> None:
     text = "a: &base {lr: 1, clip: 2}\nb:\n  <<: *base\n  lr: 3\nc: {<<: [*base, {x: 4}]}\n"
     assert read(text)["b"] == {"lr": 3, "clip": 2}

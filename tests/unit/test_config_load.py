@@ -179,7 +179,7 @@ def test_an_empty_file_lacks_only_what_a_run_needs(write: Write) -> None:
         ("data: {sources: [{weight: 1}]}", "data.sources.0.path is missing and has no default."),
         (
             "data: {sources: [{path: a, wieght: 1}]}",
-            "data.sources.0.wieght is unknown. Did you mean data.sources.weight?",
+            "data.sources.0.wieght is unknown. Did you mean data.sources.0.weight?",
         ),
     ],
 )
@@ -213,6 +213,56 @@ def test_overrides_that_lead_nowhere_are_refused(write: Write) -> None:
     assert problems(path, "train.lr=[1")[0].startswith("command line: [1 is not a YAML value")
     assert problems(path, "train..lr=1")[0].startswith("command line: train..lr is unknown")
     assert problems(path, "train.lr.x=1")[0].startswith("command line: train.lr.x is unknown")
+
+
+@pytest.mark.parametrize("key", ["data.sources.x", "data.sources.-1", "data.sources.path"])
+def test_an_item_of_a_list_without_its_number_is_said_to_need_one(write: Write, key: str) -> None:
+    assert problems(write(COMPLETE), f"{key}=a") == [
+        f"command line: {key} is unknown: data.sources is a list, and its items are numbered from zero: data.sources.0."
+    ]
+
+
+@pytest.mark.parametrize("key", ["a\nb", "", "\u2028"])
+def test_an_unknown_key_that_no_line_can_show_is_quoted(write: Write, key: str) -> None:
+    assert problems(None, base={key: 1}, purpose="show")[0].startswith(f"Python: {key!r} is unknown.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*.txt", "#1", "a: b", "&a b", "!x", "|", "- a", "[x]", "{x}", "a, b", "@x", "C:\\x", "a'b", "2024", "true"],
+)
+def test_a_text_on_the_command_line_is_taken_as_written(write: Write, text: str) -> None:
+    assert load(write(COMPLETE), f"run.dir={text}").config.run.dir == text
+
+
+@pytest.mark.parametrize("text", ["*.txt", "web/*.txt", "# x", "a: b"])
+def test_a_source_or_a_prompt_on_the_command_line_is_taken_as_written(write: Write, text: str) -> None:
+    loaded = load(write(COMPLETE), f"data.sources={text}", f"train.sample_prompts={text}")
+    assert [source.path for source in loaded.config.data.sources] == [text]
+    assert loaded.config.train.sample_prompts == (text,)
+
+
+def test_quotes_lists_and_null_on_the_command_line_are_yaml(write: Write) -> None:
+    loaded = load(write(COMPLETE), "data.sources=[a, {path: b}]", "data.tokenizer='null'", "run.dir=null")
+    assert [source.path for source in loaded.config.data.sources] == ["a", "b"]
+    assert (loaded.config.data.tokenizer, loaded.config.run.dir) == ("null", None)
+
+
+@pytest.mark.parametrize("written", ["9007199254740993", "'9007199254740993'", "'9_007_199_254_740_993'"])
+def test_a_whole_number_is_read_digit_for_digit(write: Write, written: str) -> None:
+    assert load(write(COMPLETE + f"run: {{seed: {written}}}\n")).config.run.seed == 9007199254740993
+
+
+@pytest.mark.parametrize("written", ["1e300", "9223372036854775808", "'1e19'", "-9223372036854775809"])
+def test_a_whole_number_beyond_64_bits_is_refused(write: Write, written: str) -> None:
+    said = problems(write(COMPLETE.replace("10}", f"{written}}}")))[0]
+    assert said.endswith("it must be >= 1, < 9223372036854775808.")
+
+
+@pytest.mark.parametrize("text", ["''", "'  '", '"a\\0b"'])
+@pytest.mark.parametrize("key", ["run.dir", "data.tokenizer", "data.sources.0.path", "data.sources.0.encoding"])
+def test_a_text_that_names_nothing_is_refused(write: Write, key: str, text: str) -> None:
+    assert problems(write(COMPLETE), f"{key}={text}")[0].startswith(f"command line: {key} is ")
 
 
 def test_a_root_that_is_no_mapping_is_refused(write: Write) -> None:

@@ -7,6 +7,8 @@ else is refused with what to use instead.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -191,7 +193,12 @@ def _untie(value: Any) -> Reading:
 
 
 def _loss_scale_power(value: Any) -> Reading:
-    return Reading(value=2.0**value if isinstance(value, int) and not isinstance(value, bool) else value)
+    return Reading(value=power_of_two(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+
+
+def power_of_two(exponent: int) -> float:
+    """Return 2 ** exponent; infinity, which no key takes, where a float ends."""
+    return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
 
 
 _TRANSLATED: Mapping[str, tuple[str, Callable[[Any], Reading]]] = MappingProxyType(

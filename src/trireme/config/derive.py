@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trireme.config.alias import power_of_two
 from trireme.config.merge import Setting, Tree
 from trireme.config.origin import format_key
 from trireme.config.problem import Problem, show
@@ -143,7 +144,7 @@ class Deriver:
             self.problems.append(Problem(origin=setting.origin, name="not_switch", values=values))
             return False
         if isinstance(power := value.get("initial_scale_power"), int):
-            self._put("precision.init_loss_scale", 2.0**power, word=setting)
+            self._put("precision.init_loss_scale", power_of_two(power), word=setting)
         if (window := value.get("loss_scale_window")) is not None:
             self._put("precision.loss_scale_growth_steps", window, word=setting)
         return True
@@ -187,11 +188,12 @@ class Deriver:
             peak = RunConfig().train.lr if peak is None else peak
             if lowest is None or not isinstance(peak, (int, float)):
                 continue
-            if not 0 <= lowest <= peak or peak == 0:
+            ratio = lowest / peak if peak else 0.0
+            if not 0 <= lowest <= peak:
                 values = {"key": "min_lr", "value": show(setting.value), "peak": peak}
                 self.problems.append(Problem(origin=setting.origin, name="min_lr_above", values=values))
-            elif self._put("train.min_lr_ratio", lowest / peak, word=setting):
-                self._say_value(setting, key="train.min_lr_ratio", value=lowest / peak)
+            elif self._put("train.min_lr_ratio", ratio, word=setting):
+                self._say_value(setting, key="train.min_lr_ratio", value=ratio)
 
     # -- shared ---------------------------------------------------------------------------------
 
@@ -240,7 +242,8 @@ class Deriver:
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
                 value = float(value)
-        values = {"key": format_key(setting.key), "value": show(value), "range": f">= 0, <= {highest:g}"}
+        bounds = ">= 0" if math.isinf(highest) else f">= 0, <= {highest:g}"
+        values = {"key": format_key(setting.key), "value": show(value), "range": bounds}
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             self.problems.append(Problem(origin=setting.origin, name="want_number", values=values))
             return None

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from trireme.config.origin import format_key
 from trireme.errors import ConfigError
 
 _MAX_NODES = 100_000  # anchors can make a small file expand without bound
@@ -92,7 +93,9 @@ def parse_document(text: str, *, file: str) -> Node:
     except yaml.MarkedYAMLError as error:
         raise _broken(error, text=text, file=file) from None
     except yaml.YAMLError as error:
-        raise ConfigError("config.broken_yaml", place=file, reason=str(error).splitlines()[0]) from None
+        raise ConfigError(
+            "config.broken_yaml", place=_place_of_control(text, file), reason=_first_line(error)
+        ) from None
     if root is None:
         return Node(value={}, line=1)
     return _Builder(file).build(root)
@@ -103,7 +106,7 @@ def parse_value(text: str, *, place: str) -> Node:
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        reason = getattr(error, "problem", None) or _first_line(error)
         raise ConfigError("config.broken_value", place=place, value=text, reason=reason) from None
     return Node(value=None) if root is None else _Builder(place, has_lines=False).build(root)
 
@@ -159,11 +162,11 @@ class _Builder:
                 merged = {**self._merge(value, key_node), **merged}
                 continue
             if key_node.tag != _TAG + "str":
-                raise ConfigError("config.key_not_text", place=self._place(key_node), key=key_node.value)
+                raise ConfigError("config.key_not_text", place=self._place(key_node), key=_as_written(key_node))
             key = key_node.value
             if key in own:
                 first = f"{self._file}:{own[key].line}" if self._has_lines else self._file
-                raise ConfigError("config.duplicate", place=self._place(key_node), key=key, first=first)
+                raise ConfigError("config.duplicate", place=self._place(key_node), key=format_key((key,)), first=first)
             own[key] = Node(value=value.value, line=self._line(key_node), text=value.text)
         return {**merged, **own}
 
@@ -190,7 +193,7 @@ class _Builder:
             if kind == "float":
                 return _float(text)
         except (KeyError, ValueError):
-            pass
+            raise ConfigError("config.no_such_value", place=self._place(node), value=_cut(text), kind=kind) from None
         raise ConfigError("config.tag", place=self._place(node), tag=node.tag)
 
     def _place(self, node: yaml.Node) -> str:
@@ -203,6 +206,27 @@ class _Builder:
 def _float(text: str) -> float:
     text = text.replace("_", "").lower()
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _as_written(node: yaml.Node) -> str:
+    """Return a key as a person sees it in the file."""
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    return "[...]" if isinstance(node, yaml.SequenceNode) else "{...}"
+
+
+def _cut(text: str, limit: int = 40) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _first_line(error: yaml.YAMLError) -> str:
+    return str(error).splitlines()[0]
+
+
+def _place_of_control(text: str, file: str) -> str:
+    """Return the line of the first character that YAML has no room for, which its parser gives no line for."""
+    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    return f"{file}:{text.count(chr(10), 0, found.start()) + 1}" if found else file
 
 
 def _missing(path: Path) -> ConfigError:

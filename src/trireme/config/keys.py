@@ -69,6 +69,20 @@ def all_fields() -> dict[str, Field]:
 
 def nearest_key(key: Key, *, words: dict[str, str]) -> str | None:
     """Return the dotted key that ``key`` was most likely meant to be; ``words`` are aliases and what they mean."""
+    found = _nearest(key, words=words)
+    return None if found is None else _with_indices(found, key)
+
+
+def _with_indices(found: str, key: Key) -> str:
+    """Put the numbers of list items back, so that what is suggested can be typed."""
+    for place, part in enumerate(key):
+        above = format_key(key[:place]) + "."
+        if isinstance(part, int) and found.startswith(above):
+            found = f"{above}{part}.{found.removeprefix(above)}"
+    return found
+
+
+def _nearest(key: Key, *, words: dict[str, str]) -> str | None:
     dotted = format_key(tuple(part for part in key if isinstance(part, str)))
     best, best_score = None, 0.0
     for candidate in all_fields():

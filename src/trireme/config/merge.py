@@ -7,6 +7,7 @@ lists and free mappings are replaced whole.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from trireme.config.keys import SHORT_FORM, Field, find_field, nearest_key
 from trireme.config.origin import Key, Layer, Origin, format_key
 from trireme.config.problem import Problem, show
 from trireme.config.root import RunConfig
+from trireme.config.schema import number_from_text
 from trireme.errors import ConfigError
 from trireme.words import say
 
@@ -47,6 +49,17 @@ class Flat:
         return Origin(layer=self.layer, file=self.file, line=node.line, alias=alias)
 
 
+_NULL_OR_QUOTED = r"""["']|(?:~|null|Null|NULL)$"""
+_YAML_NOT_TEXT = {
+    "text": re.compile(_NULL_OR_QUOTED),
+    "choice": re.compile(_NULL_OR_QUOTED),
+    "list": re.compile(rf"\[|{_NULL_OR_QUOTED}"),
+    "sections": re.compile(rf"[\[{{]|{_NULL_OR_QUOTED}"),
+}
+"""For keys that take texts, how a value begins that is to be read as YAML all the same."""
+_TEXTS = frozenset(_YAML_NOT_TEXT)
+
+
 def flatten(root: Node, *, layer: Layer, file: str | None = None) -> Flat:
     """Return the settings of a whole document."""
     flat = Flat(layer=layer, file=file)
@@ -67,10 +80,19 @@ def flatten_overrides(overrides: list[str] | tuple[str, ...]) -> Flat:
         name, equals, text = override.partition("=")
         if not equals or not name:
             raise ConfigError("config.not_override", given=override)
-        node = parse_value(text, place=say("config.from_command_line"))
-        _add(_parse_key(name.strip()), node, flat=flat)
+        key = _parse_key(name.strip())
+        _add(key, _override_value(key, text.strip()), flat=flat)
     _check_conflicts(flat)
     return flat
+
+
+def _override_value(key: Key, text: str) -> Node:
+    """Return a value as YAML has it, but a bare text as written: a shell has eaten the quotes of ``*.txt``."""
+    alias = ALIASES.get(str(key[-1])) if find_field(key) is None else None
+    found = find_field(tuple(alias.key.split(".")) if alias else key)
+    if found is not None and found.kind in _TEXTS and text and not _YAML_NOT_TEXT[found.kind].match(text):
+        return Node(value=text, text=text)
+    return parse_value(text, place=say("config.from_command_line"))
 
 
 def _parse_key(name: str) -> Key:
@@ -84,7 +106,7 @@ def _parse_key(name: str) -> Key:
 
 def _add(key: Key, node: Node, *, flat: Flat, alias: str | None = None) -> None:
     found = find_field(key)
-    if found is None:
+    if found is None or _list_without_index(key) is not None:
         _add_foreign(key, node, flat=flat)
     elif found.kind == "section":
         _add_section(key, node, flat=flat, alias=alias)
@@ -172,11 +194,13 @@ def _add_joint(word: str, node: Node, *, flat: Flat) -> None:
     if first is not setting and flat.layer == "command line":
         _say_repeated(setting, flat=flat)
         flat.joint[word] = setting
-    elif first.value != setting.value:
+    elif first is not setting and not _same_value(first.value, setting.value):
         flat.problems.append(_conflict(first, setting, key=JOINT_MEANING[word]))
 
 
 def _unknown(key: Key, *, origin: Origin) -> Problem:
+    if (listed := _list_without_index(key)) is not None:
+        return Problem(origin=origin, name="want_index", values={"key": format_key(key), "list": format_key(listed)})
     guess = nearest_key(key, words=known_words())
     values = {"key": format_key(key), "guess": guess}
     if guess:
@@ -187,6 +211,16 @@ def _unknown(key: Key, *, origin: Origin) -> Problem:
         return Problem(origin=origin, name="unknown_in", values=values)
     values["keys"] = ", ".join(RunConfig.model_fields)
     return Problem(origin=origin, name="unknown_section", values=values)
+
+
+def _list_without_index(key: Key) -> Key | None:
+    """Return the list that ``key`` passes through without saying which item."""
+    for end in range(1, len(key)):
+        above = find_field(key[:end])
+        is_list = above is not None and above.kind in ("sections", "list") and not isinstance(key[end - 1], int)
+        if is_list and not isinstance(key[end], int):
+            return key[:end]
+    return None
 
 
 def _check_conflicts(flat: Flat) -> None:
@@ -200,8 +234,13 @@ def _check_conflicts(flat: Flat) -> None:
             continue
         if flat.layer == "command line" and first.origin.alias == setting.origin.alias:
             _say_repeated(setting, flat=flat)
-        elif first.value != setting.value:
+        elif not _same_value(first.value, setting.value):
             flat.problems.append(_conflict(first, setting, key=format_key(setting.key)))
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    """``"2e-3"`` and ``0.002`` are one number."""
+    return bool(number_from_text(one) == number_from_text(other))
 
 
 def _conflict(first: Setting, second: Setting, *, key: str) -> Problem:

@@ -44,5 +44,6 @@ DEFAULT = Origin(layer="default")
 
 
 def format_key(key: Key) -> str:
-    """``("data", "sources", 0)`` -> ``data.sources.0``."""
-    return ".".join(str(part) for part in key)
+    """``("data", "sources", 0)`` -> ``data.sources.0``; what no line can show is quoted."""
+    dotted = ".".join(map(str, key))
+    return dotted if dotted and dotted.isprintable() else repr(dotted)

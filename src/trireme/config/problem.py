@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from trireme.config.keys import Field, find_field
 from trireme.config.origin import DEFAULT, Key, Origin, format_key
+from trireme.config.schema import WHOLE_LIMIT
 from trireme.config.suggest import closest
 from trireme.errors import ConfigError
 from trireme.words import say
@@ -50,6 +51,12 @@ def _problem(detail: dict[str, Any], *, origin_of: Callable[[Key], Origin]) -> P
         return Problem(origin=origin_of(parent), name="missing", values={"key": format_key(key)})
     if field is not None and kind == "literal_error":
         return Problem(origin=origin, name=_choice_name(values, field=field), values=values)
+    if kind == "says_nothing":
+        return Problem(origin=origin, name=kind, values=values)
+    if field is not None and kind == "beyond_64_bits":
+        bounds = format_range(field.info.metadata)
+        values["range"] = bounds if "<" in bounds else ", ".join(filter(None, (bounds, f"< {WHOLE_LIMIT}")))
+        return Problem(origin=origin, name="range", values=values)
     if field is not None and kind in _RANGE_KINDS:
         values["range"] = format_range(field.info.metadata)
         return Problem(origin=origin, name="not_finite" if kind == "finite_number" else "range", values=values)

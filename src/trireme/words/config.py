@@ -47,6 +47,10 @@ TEXTS: dict[str, Text] = {
         en="{place}: the tag {tag} has no meaning here; write a plain value.",
         zh="{place}：这里不支持标签 {tag}；请直接写值。",
     ),
+    "no_such_value": Text(
+        en="{place}: {value} can't be read as {kind}; write a plain value.",
+        zh="{place}：{value} 不能读作 {kind}；请直接写值。",
+    ),
     "key_not_text": Text(
         en="{place}: the key {key} is not a text; keys are names such as train.",
         zh="{place}：键 {key} 不是文本；键应当是 train 这样的名称。",
@@ -71,6 +75,10 @@ TEXTS: dict[str, Text] = {
     "unknown_section": Text(
         en="{key} is unknown. The sections are: {keys}.", zh="没有 {key} 这个键。可用的小节：{keys}。"
     ),
+    "want_index": Text(
+        en="{key} is unknown: {list} is a list, and its items are numbered from zero: {list}.0.",
+        zh="没有 {key} 这个键：{list} 是列表，各项从零编号：{list}.0。",
+    ),
     "missing": Text(en="{key} is missing and has no default.", zh="缺少 {key}，它没有默认值。"),
     "conflict": Text(
         en="{key} is given twice and differently: {one} and {other}; keep one.",
@@ -90,6 +98,10 @@ TEXTS: dict[str, Text] = {
     ),
     # values
     "want_text": Text(en="{key} takes a text, not {value}.", zh="{key} 应当是文本，而不是 {value}。"),
+    "says_nothing": Text(
+        en="{key} is {value}; it takes a text with something in it (and no NUL).",
+        zh="{key} 是 {value}；应当是有内容的文本（且不含 NUL）。",
+    ),
     "want_quoted_text": Text(
         en="{key} takes a text; if {value} is meant as one, put it in quotes.",
         zh="{key} 应当是文本；如果 {value} 就是文本，请加上引号。",
