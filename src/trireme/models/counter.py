@@ -33,9 +33,9 @@ def hash_index(index: Tensor, key: int) -> Tensor:
     Source:
         Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators", section 5.
     """
-    x = (index * _signed(_GOLDEN)).add_(_signed(key))
-    x = x.bitwise_xor_(_shift_right(x, 30)).mul_(_signed(_MIX_1))
-    x = x.bitwise_xor_(_shift_right(x, 27)).mul_(_signed(_MIX_2))
+    x = (index * signed(_GOLDEN)).add_(signed(key))
+    x = x.bitwise_xor_(_shift_right(x, 30)).mul_(signed(_MIX_1))
+    x = x.bitwise_xor_(_shift_right(x, 27)).mul_(signed(_MIX_2))
     return x.bitwise_xor_(_shift_right(x, 31))
 
 
@@ -94,7 +94,8 @@ def _row_index(target: Tensor, full: tuple[int, ...], offset: tuple[int, ...]) -
     return index
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """Give the int64 with the bits of a 64-bit key."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

@@ -6,21 +6,24 @@ same elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from trireme.models.counter import stream_key, uniform_bits
+from trireme.models.counter import signed, stream_key, uniform_bits
 
 
-@dataclass(slots=True, kw_only=True)
 class DropoutClock:
-    """Where training stands; all dropout sites of one model share it, the trainer sets it."""
+    """Where training stands; all dropout sites of one model share it, the trainer sets it.
 
-    seed: int = 0
-    step: int = 0
-    first_row: int = 0
+    The three numbers are a tensor on the CPU: a compiler would build any other number into its code.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.numbers = torch.tensor([seed, 0, 0], dtype=torch.int64, device="cpu")
+
+    def set(self, *, step: int, first_row: int) -> None:
+        """Tell the step and which row of the global batch comes first."""
+        self.numbers[1], self.numbers[2] = step, first_row
 
 
 class CountedDropout(nn.Module):
@@ -35,18 +38,34 @@ class CountedDropout(nn.Module):
     def __init__(self, p: float, *, site: str, clock: DropoutClock) -> None:
         super().__init__()
         self.p = p
-        self.site = site
         self.clock = clock
+        # A tensor as well, or every layer would be compiled by itself; no buffer, for it never changes.
+        self.site_key = torch.tensor(signed(stream_key(site)), dtype=torch.int64, device="cpu")
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Drop; the first dim counts rows of the global batch from ``clock.first_row`` on."""
         if not self.training or self.p == 0.0:
             return x_BTD
-        key = stream_key(self.clock.seed, self.site, self.clock.step)
-        first = self.clock.first_row * x_BTD[0].numel()
-        index = torch.arange(first, first + x_BTD.numel(), device=x_BTD.device)
-        kept = uniform_bits(index, key).ge_(round(self.p * 2**24)).view(x_BTD.shape)
-        return (x_BTD * kept).div(1.0 - self.p)
+        draw = _kept_in_graph if torch.compiler.is_compiling() else _kept
+        return (x_BTD * draw(x_BTD, self.clock.numbers, self.site_key, self.p)).div(1.0 - self.p)
+
+
+def _kept(x_BTD: Tensor, clock: Tensor, site_key: Tensor, p: float) -> Tensor:
+    """Say of each element whether it is kept."""
+    seed, step, first_row = clock.tolist()
+    first = first_row * x_BTD[0].numel()
+    index = torch.arange(first, first + x_BTD.numel(), device=x_BTD.device)
+    return uniform_bits(index, stream_key(seed, site_key.item(), step)).ge(round(p * 2**24)).view(x_BTD.shape)
+
+
+# A compiler takes the draw as one piece: its code generators have no unsigned 64-bit constants, and a key
+# worked out while compiling would compile every step anew.
+_kept_in_graph = torch.library.custom_op("trireme::kept", _kept, mutates_args=())
+
+
+@_kept_in_graph.register_fake
+def _kept_shape(x_BTD: Tensor, clock: Tensor, site_key: Tensor, p: float) -> Tensor:
+    return torch.empty_like(x_BTD, dtype=torch.bool)
 
 
 def set_dropout_clock(module: nn.Module, *, step: int, first_row: int = 0) -> None:
@@ -56,5 +75,4 @@ def set_dropout_clock(module: nn.Module, *, step: int, first_row: int = 0) -> No
     """
     for site in module.modules():
         if isinstance(site, CountedDropout):
-            site.clock.step = step
-            site.clock.first_row = first_row
+            site.clock.set(step=step, first_row=first_row)
