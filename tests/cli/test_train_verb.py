@@ -336,3 +336,11 @@ def test_the_time_of_a_resumed_run_stands_beside_its_own_tokens(bench):
     answer = bench.train("train.max_steps=8", "--resume", "--extend", "hold")
     took = next(line for line in answer.output.splitlines() if "took" in line)
     assert "256 tokens" in took, "two steps of 128"
+
+
+@pytest.mark.parametrize("option", [("--extend", "hold"), ("--accept", "train.lr"), ("--allow-missing", "rng")])
+def test_an_option_of_going_on_is_refused_where_a_run_begins(bench, option):
+    answer = bench.train(*option)
+    assert answer.exit_code == 2
+    assert option[0] in answer.errors
+    assert not (bench.path / "runs").exists()

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from trireme.cli.verb import Verb
-from trireme.errors import ConfigError
 from trireme.words import say
 
 
@@ -22,11 +21,7 @@ from trireme.words import say
 @click.option("--allow-missing", type=click.Choice(["rng"]), multiple=True, help=say("train_verb.allow_missing"))
 def command(run_file: str, overrides: tuple[str, ...], **flags: Any) -> int:
     from trireme.config import load_config
-
-    if flags["resume"] and flags["overwrite"]:
-        raise ConfigError("train_verb.resume_or_overwrite")
-    loaded = load_config(*_settings_of(run_file, overrides))
-    from trireme.job import RunOptions, run_training
+    from trireme.job import RunOptions
 
     options = RunOptions(
         resume=flags["resume"],
@@ -36,6 +31,9 @@ def command(run_file: str, overrides: tuple[str, ...], **flags: Any) -> int:
         allow_missing=frozenset(flags["allow_missing"]),
         command=("trireme", "train", run_file, *overrides),
     )
+    loaded = load_config(*_settings_of(run_file, overrides))
+    from trireme.job import run_training
+
     return run_training(loaded, options=options).exit_code
 
 

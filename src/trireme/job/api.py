@@ -53,6 +53,13 @@ def run(
     Raises:
         TriremeError: Whatever a person can mend.
     """
+    options = RunOptions(
+        resume=resume,
+        overwrite=overwrite,
+        extend=extend,
+        accept=frozenset(accept),
+        command=("trireme", "train", "RUN.YAML" if isinstance(settings, Mapping) else str(settings), *overrides),
+    )
     from trireme.job.train import run_training
     from trireme.train import build_objective
 
@@ -63,13 +70,7 @@ def run(
         loaded = load_config(settings, overrides, purpose=purpose)
     return run_training(
         loaded,
-        options=RunOptions(
-            resume=resume,
-            overwrite=overwrite,
-            extend=extend,
-            accept=frozenset(accept),
-            command=("trireme", "train", "RUN.YAML" if isinstance(settings, Mapping) else str(settings), *overrides),
-        ),
+        options=options,
         module=module,
         objective=None if loss_fn is None else build_objective(loss_fn=loss_fn),
         callbacks=callbacks,

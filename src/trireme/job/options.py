@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trireme.config import TrainSection
+from trireme.errors import ConfigError
 
 _LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 
@@ -27,6 +28,18 @@ class RunOptions:
     accept: frozenset[str] = frozenset()
     allow_missing: frozenset[str] = frozenset()
     command: tuple[str, ...] = ("trireme", "train", "RUN.YAML")
+
+    def __post_init__(self) -> None:
+        """Refuse options that say nothing together.
+
+        Raises:
+            ConfigError: A run is both to go on and to go; or something about going on is said of a new run.
+        """
+        if self.resume and self.overwrite:
+            raise ConfigError("job.resume_or_overwrite")
+        idle = [name for name in ("extend", "accept", "allow_missing") if getattr(self, name) and not self.resume]
+        if idle:
+            raise ConfigError("job.only_with_resume", options=", ".join(f"--{name.replace('_', '-')}" for name in idle))
 
     @property
     def go_on_command(self) -> str:

@@ -3,6 +3,14 @@
 from trireme.words.catalogue import Text
 
 TEXTS = {
+    "resume_or_overwrite": Text(
+        en="--resume keeps the run and --overwrite deletes it: give one of them",
+        zh="--resume 保留已有训练，--overwrite 删除已有训练：只能给其中一个",
+    ),
+    "only_with_resume": Text(
+        en="{options}: says how a run goes on, but this one begins; add --resume or leave it out",
+        zh="{options} 只在续训时有意义，而这里是新的训练；请加 --resume，或去掉它",
+    ),
     # going on with a run
     "changed": Text(
         en="this run was made with other settings: {changes}. Its checkpoint would not fit, so it can't go on like "

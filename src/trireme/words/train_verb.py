@@ -22,8 +22,4 @@ TEXTS = {
         en="Go on without the random state if it is damaged; the run is then marked as not exact.",
         zh="随机数状态损坏时也继续训练；该训练会被标记为不精确。",
     ),
-    "resume_or_overwrite": Text(
-        en="--resume keeps the run and --overwrite deletes it: give one of them",
-        zh="--resume 保留已有训练，--overwrite 删除已有训练：只能给其中一个",
-    ),
 }
