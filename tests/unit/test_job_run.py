@@ -12,6 +12,7 @@ from torch import nn
 
 import trireme
 from tests.cli.train_command import SETTINGS, lay_out, lines_of, steps_of, texts_of
+from trireme.cli import main
 from trireme.errors import ConfigError, ModelError, TrainError, TriremeError
 
 
@@ -239,3 +240,16 @@ def test_a_run_tells_of_its_wishes_in_events(settings):
 
     trireme.run(settings, "data.tokenizer_vocab_size=5000")
     assert "fewer than the 5000 asked" in texts_of(Path("out"))
+
+
+def test_the_next_commands_are_ones_that_work(settings, capsys):
+    trireme.run(settings, "train.max_steps=4")
+    output = capsys.readouterr().out
+    assert "trireme train out --resume train.max_steps=8 --extend stretch" in output
+    assert main(["train", "out", "--resume", "train.max_steps=8", "--extend", "stretch"]) == 0
+    assert len(steps_of_path("out")) == 8
+    capsys.readouterr()
+    trireme.run(_without_model(settings), "run.dir=module", module=Bigram())
+    output = capsys.readouterr().out
+    assert "trireme train" not in output
+    assert "trireme generate" not in output

@@ -284,6 +284,6 @@ def _needed_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
 
 def _no_space(root: Path, *, needed_bytes: int) -> CheckpointError:
     free_bytes = shutil.disk_usage(root).free
-    return CheckpointError(
-        "checkpoint.no_space", path=root, needed=format_bytes(needed_bytes), free=format_bytes(free_bytes)
-    )
+    # What was written is taken back by now, so the room left may look like enough: others write too, or blocks are big.
+    key = "checkpoint.no_space" if needed_bytes > free_bytes else "checkpoint.space_ran_out"
+    return CheckpointError(key, path=root, needed=format_bytes(needed_bytes), free=format_bytes(free_bytes))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trireme.config import Purpose, load_config
-from trireme.job.options import RunOptions
+from trireme.config import Loaded, Purpose, load_config
+from trireme.job.options import RunOptions, run_dir_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,13 +54,7 @@ def run(
     Raises:
         TriremeError: Whatever a person can mend.
     """
-    options = RunOptions(
-        resume=resume,
-        overwrite=overwrite,
-        extend=extend,
-        accept=frozenset(accept),
-        command=("trireme", "train", "RUN.YAML" if isinstance(settings, Mapping) else str(settings), *overrides),
-    )
+    options = RunOptions(resume=resume, overwrite=overwrite, extend=extend, accept=frozenset(accept))
     from trireme.job.train import run_training
     from trireme.train import build_objective
 
@@ -70,12 +65,19 @@ def run(
         loaded = load_config(settings, overrides, purpose=purpose)
     return run_training(
         loaded,
-        options=options,
+        options=options if module is not None else replace(options, command=_command(loaded, overrides)),
         module=module,
         objective=None if loss_fn is None else build_objective(loss_fn=loss_fn),
         callbacks=callbacks,
         observers=observers,
     )
+
+
+def _command(loaded: Loaded, overrides: Sequence[str]) -> tuple[str, ...]:
+    """What one would type for the same run; settings that lie in no file are those of the run folder."""
+    if loaded.path is not None:
+        return ("trireme", "train", str(loaded.path), *overrides)
+    return ("trireme", "train", str(run_dir_of(asked=loaded.config.run.dir, recipe=None)))
 
 
 def load(folder: str | Path, *, checkpoint: str = "best") -> LoadedRun:

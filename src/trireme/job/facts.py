@@ -141,6 +141,7 @@ def closing_facts(
         measured_step_s=totals.median_step_s,
         resume_command=options.go_on_command,
         extend_command=options.extend_command(train),
+        can_be_loaded=options.command is not None,
     )
 
 
@@ -152,9 +153,9 @@ def _step_time(
     trial_s, trial_tokens = figures.get(f"{machine.precision.policy}_s"), figures.get("trial_tokens")
     if trial_s and trial_tokens:
         return trial_s * plan.step_tokens / trial_tokens, say("job.time_tried")
-    if peak_flops_per_s is None:
-        return None, ""
     step_flops = summary.flops_per_token * plan.step_tokens
+    if peak_flops_per_s is None or not step_flops:
+        return None, ""
     step_s = estimate_step_s(step_flops=step_flops, peak_flops_per_s=peak_flops_per_s)
     return step_s, say("job.time_assumed", mfu=f"{ASSUMED_MFU:.0%}")
 

@@ -19,7 +19,8 @@ class RunOptions:
 
     ``extend`` says what happens to the learning rate if the run's length changes; ``accept`` names keys
     whose new value is wanted although the run so far was made with another; ``allow_missing`` names state
-    that a resume may give up. ``command`` is what a person would type to go on.
+    that a resume may give up. ``command`` is what a person would type to start the run; None where no command
+    does, because it trains an object of a Python program.
     """
 
     resume: bool = False
@@ -27,7 +28,7 @@ class RunOptions:
     extend: Literal["stretch", "hold"] | None = None
     accept: frozenset[str] = frozenset()
     allow_missing: frozenset[str] = frozenset()
-    command: tuple[str, ...] = ("trireme", "train", "RUN.YAML")
+    command: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that say nothing together.
@@ -42,12 +43,14 @@ class RunOptions:
             raise ConfigError("job.only_with_resume", options=", ".join(f"--{name.replace('_', '-')}" for name in idle))
 
     @property
-    def go_on_command(self) -> str:
+    def go_on_command(self) -> str | None:
         """What a person types to go on."""
-        return shlex.join([*self.command, "--resume"])
+        return None if self.command is None else shlex.join([*self.command, "--resume"])
 
-    def extend_command(self, train: TrainSection) -> str:
+    def extend_command(self, train: TrainSection) -> str | None:
         """What a person types to train a finished run for as long again, in the unit its length was given in."""
+        if self.command is None:
+            return None
         name = next(key for key in _LENGTH_KEYS if getattr(train, key) is not None)
         words = [word for word in self.command if not any(word.startswith(f"train.{key}=") for key in _LENGTH_KEYS)]
         return shlex.join([*words, "--resume", f"train.{name}={2 * getattr(train, name)}", "--extend", "stretch"])

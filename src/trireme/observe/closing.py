@@ -19,7 +19,8 @@ class ClosingFacts:
     """Numbers known after the last step of this attempt; what is None is left out.
 
     ``tokens`` and ``duration_s`` are of this attempt alone; where nothing was trained neither is told.
-    ``resume_command`` goes on after a stop, ``extend_command`` trains a finished run further.
+    ``resume_command`` goes on after a stop, ``extend_command`` trains a finished run further. A run of an
+    object that only a Python program has can't be loaded by a command.
     """
 
     run_dir: Path
@@ -41,6 +42,7 @@ class ClosingFacts:
     measured_step_s: float | None = None
     resume_command: str | None = None
     extend_command: str | None = None
+    can_be_loaded: bool = True
 
     @property
     def is_finished(self) -> bool:
@@ -100,7 +102,7 @@ def _prediction_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
 def _commands(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
     if facts.resume_command and not facts.is_finished:
         yield say("observe.next_resume"), facts.resume_command
-    if facts.checkpoint is not None:
+    if facts.checkpoint is not None and facts.can_be_loaded:
         prompt = f" --prompt {_quoted(facts.prompt)}" if facts.prompt else ""
         yield say("observe.next_generate"), f"trireme generate {_quoted(facts.run_dir)}{prompt}"
         yield say("observe.next_chat"), f"trireme chat {_quoted(facts.run_dir)}"

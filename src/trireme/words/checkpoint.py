@@ -39,6 +39,11 @@ TEXTS: dict[str, Text] = {
         "free some space or lower checkpoint.keep_last",
         zh="{path} 空间不足，无法保存检查点：需要 {needed}，剩余 {free}；请清理空间或减小 checkpoint.keep_last",
     ),
+    "space_ran_out": Text(
+        en="the disk ran full while a checkpoint of about {needed} was written to {path}, {free} are free now; "
+        "free some space or lower checkpoint.keep_last",
+        zh="向 {path} 写入约 {needed} 的检查点时磁盘写满，现剩余 {free}；请清理空间或减小 checkpoint.keep_last",
+    ),
     "no_tensor": Text(en="{path} has no tensor {name!r}", zh="{path} 中没有张量 {name!r}"),
     "not_deleted": Text(
         en="{path} could not be deleted ({reason}); it stays",

@@ -146,10 +146,10 @@ TEXTS: dict[str, Text] = {
     "nonfinite_row": Text(
         en="{count} steps in a row were not finite (step {step}: loss {loss}, gradient norm {grad_norm}, "
         "samples {ids}); "
-        "stopped as train.max_nonfinite says. A lower lr or longer warm-up helps; the last checkpoint is good.",
+        "stopped as train.max_nonfinite says. A lower lr or longer warm-up helps; no checkpoint has any of it.",
         zh="连续 {count} 步出现 NaN/Inf（第 {step} 步：损失 {loss}，梯度范数 {grad_norm}，样本 {ids}）；按 "
         "train.max_nonfinite 停止。"
-        "可调低 lr 或加长预热；最后一个检查点是好的。",
+        "可调低 lr 或加长预热；检查点中没有 NaN/Inf。",
     ),
     "skipped_nonfinite": Text(
         en="Step {step} skipped: loss {loss}, gradient norm {grad_norm}; {in_row} in a row, stops at {limit}. "
