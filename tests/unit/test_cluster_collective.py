@@ -21,6 +21,7 @@ from trireme.cluster import (
     plain_link,
     span_of,
 )
+from trireme.errors import LayoutError
 
 EXACT = 1e-12  # the same formula in another order of operations
 GIB = 1024**3
@@ -109,6 +110,16 @@ def test_all_to_all_sends_across_only_what_leaves_the_node():
     assert time.latency_s == pytest.approx(31 * ALPHA, rel=EXACT)
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_all_to_all_across_nodes_is_as_its_library_reckons_it(nodes):
+    """NVIDIA/nccl-tests issue 130: bus bandwidth is N/(N-1) of a card's; it leaves out what a rank sends itself."""
+    cluster = parse_cluster(f"h100:8x{nodes}")
+    ranks = cluster.num_ranks
+    time = estimate_all_to_all(64 * GIB, span=span_of(range(ranks), cluster=cluster))
+    bus = bus_bytes_per_s(64 * GIB, time_s=time.time_s - time.latency_s, size=ranks, rounds=1)
+    assert bus == pytest.approx(nodes / (nodes - 1) * 45e9 * (ranks - 1) / ranks, rel=EXACT)
+
+
 def test_a_pair_sends_at_the_rate_of_the_tier_between_it():
     assert estimate_p2p(GIB, span=flat(2)).time_s == pytest.approx(ALPHA + GIB / RATE, rel=EXACT)
 
@@ -164,9 +175,14 @@ def test_the_fastest_algorithm_is_taken(span, size):
     for algorithm in ALL_ALGORITHMS:
         try:
             alone = estimate_all_reduce(size, span=span, algorithms=[algorithm])
-        except ValueError:
+        except LayoutError:
             continue  # this span has no such algorithm
         assert best.time_s <= alone.time_s
+
+
+def test_an_algorithm_that_a_span_lacks_is_refused_not_free():
+    with pytest.raises(LayoutError, match="ring"):
+        estimate_all_reduce(GIB, span=flat(8), algorithms=["switch", "hierarchical"])
 
 
 def test_small_messages_go_by_few_steps_and_large_ones_by_full_links():
@@ -191,6 +207,12 @@ _PUBLISHED = {
     # NVIDIA/nccl-tests issues 175 and 119: two A100 nodes with 4 x 200 Gbit/s
     "2 a100 low": ("a100-80gb:8x2,ib=hdr200,cards=4", 16, 4e9, RING, 86, FAR),
     "2 a100 high": ("a100-80gb:8x2,ib=hdr200,cards=4", 16, 128e6, RING, 96, FAR),
+    # NVIDIA/nccl-tests issue 100: the same machines elsewhere
+    "2 a100 middle": ("a100-80gb:8x2,ib=hdr200,cards=4", 16, 8 * GIB, RING, 91, LARGE),
+    # NVIDIA/nccl-tests issue 153: two H800 nodes with 8 x 100 Gbit/s, the switch's sums inside
+    "2 h800": ("h800:8x2,ib=edr100", 16, 8 * GIB, BOTH, 161, FAR),
+    # NVIDIA/nccl issue 1218: 32 H100 nodes with 8 x 400 Gbit/s, 2 GiB
+    "32 h100": ("h100:8x32", 256, 2 * GIB, BOTH, 340, FAR),
     # stas00 8 x H200 with and without the switch's sums, 16 GiB
     "h200 ring": ("h200:8", 8, 16 * GIB, RING, 367.6, LARGE),
     "h200 switch": ("h200:8", 8, 16 * GIB, BOTH, 482.3, LARGE),
@@ -220,7 +242,7 @@ def test_published_bus_bandwidths_are_met(name):
 
 # The sweep over sizes on 8 x H200: stas00/ml-engineering all-reduce-8xH200.md, algorithm bandwidth in GB/s.
 _SWEEP = {4: 61.23, 8: 88.87, 16: 125.65, 32: 157.62, 64: 198.01, 128: 229.67, 256: 249.23, 1024: 264.9, 16384: 275.58}
-SWEEP = 0.25  # a constant and a slope against a curve that bends twice
+SWEEP = 0.15  # a constant and a slope against a curve that bends twice
 
 
 @pytest.mark.parametrize(("mib", "published"), _SWEEP.items())

@@ -1,4 +1,4 @@
-"""Read a cluster from a YAML file: every figure may be given, an unknown key or a wrong type is an error with its line."""
+"""Read a cluster from a YAML file: any figure may be given, an unknown key or a wrong type is refused with its line."""
 
 from __future__ import annotations
 

@@ -103,6 +103,10 @@ TEXTS = {
         en="An axis of {degree} ranks with stride {stride} does not divide the cluster's {ranks} ranks.",
         zh="长度 {degree}、步长 {stride} 的轴不能整除集群的 {ranks} 个 rank。",
     ),
+    "no_algorithm": Text(
+        en="None of the algorithms {asked} can be had over {span}; ring works everywhere.",
+        zh="算法 {asked} 都无法用于 {span} 的通信组；ring 在任何情况下都可用。",
+    ),
     "size": Text(
         en="{name}: {ranks} ranks, {nodes} x {per_node}",
         zh="{name}：共 {ranks} 个 rank，{nodes} 节点 x {per_node} 卡",
