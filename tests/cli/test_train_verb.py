@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -344,3 +345,12 @@ def test_an_option_of_going_on_is_refused_where_a_run_begins(bench, option):
     assert answer.exit_code == 2
     assert option[0] in answer.errors
     assert not (bench.path / "runs").exists()
+
+
+def test_an_interrupt_while_libraries_load_ends_the_process_at_once():
+    code = (
+        "import os, signal; from trireme.cli.imports import whole_imports\n"
+        "with whole_imports():\n  os.kill(os.getpid(), signal.SIGINT)\nprint('went on')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trireme.cli.imports import whole_imports
 from trireme.cli.verb import Verb
 from trireme.words import say
 
@@ -32,7 +33,8 @@ def command(run_file: str, overrides: tuple[str, ...], **flags: Any) -> int:
         command=("trireme", "train", run_file, *overrides),
     )
     loaded = load_config(*_settings_of(run_file, overrides))
-    from trireme.job import run_training
+    with whole_imports():
+        from trireme.job import run_training
 
     return run_training(loaded, options=options).exit_code
 
