@@ -44,6 +44,18 @@ def test_what_no_good_source_gives_is_named(monkeypatch):
     assert "hccs-910b" in describe_cluster(parse_cluster("910b:8"))[-1]
 
 
+def test_a_network_that_nobody_gave_is_said_to_be_assumed(monkeypatch):
+    monkeypatch.setenv("TRIREME_LANG", "en")
+
+    def says(text):
+        return any("assumed" in line for line in describe_cluster(parse_cluster(text)))
+
+    assert says("4090:8x2")
+    assert not says("4090:8x2,ib=hdr200")
+    assert not says("4090:8")
+    assert not says("h100:8x2")
+
+
 def test_describing_a_cluster_loads_neither_torch_nor_yaml_nor_pydantic():
     code = (
         "import sys; from trireme.cluster import *; describe_cluster(parse_cluster('h100:8x16'));"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trireme.cluster.link import Link
 from trireme.cluster.machine import Cluster, Tier
+from trireme.cluster.node import NODES
 from trireme.cluster.source import Source
 from trireme.units import format_bytes
 from trireme.words import say
@@ -28,7 +29,7 @@ def describe_cluster(cluster: Cluster) -> tuple[str, ...]:
     if cluster.power_w_per_rank is not None:
         total_kw = cluster.power_w_per_rank * cluster.num_ranks / 1e3
         lines.append(say("cluster.power", each=f"{cluster.power_w_per_rank:g}", total=f"{total_kw:,.1f}"))
-    return (*lines, *_doubts(cluster))
+    return (*lines, *_assumed(cluster), *_doubts(cluster))
 
 
 def describe_sources(cluster: Cluster) -> tuple[str, ...]:
@@ -75,6 +76,14 @@ def _tier_line(tier: Tier, *, peers: int) -> str:
         reached=f"{reached / 1e9:.4g}",
         latency=f"{tier.link.latency_s * 1e6:.3g}",
     )
+
+
+def _assumed(cluster: Cluster) -> list[str]:
+    """Name the network where nobody gave one and the kind of node comes with many."""
+    node = next((node for node in NODES.values() if node.accelerator == cluster.accelerator), None)
+    if cluster.num_nodes == 1 or node is None or node.source.confidence != "low" or cluster.inter.name != node.inter:
+        return []
+    return [say("cluster.assumed_network", cards=f"{cluster.cards_per_node:g}", link=cluster.inter.name)]
 
 
 def _doubts(cluster: Cluster) -> list[str]:

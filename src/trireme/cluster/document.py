@@ -132,7 +132,7 @@ def _accelerator(entry: _Entry, *, place: str) -> tuple[DeviceSpec, Node | None]
         peak_flops_per_s=MappingProxyType(
             {dtype: _number(value, key=dtype, least=0.0, above=True) for dtype, value in peaks.items()}
         ),
-        memory_bytes=int(_figure(keys, "memory_bytes", place=entry.place)),
+        memory_bytes=_whole_of(_required(keys, "memory_bytes", place=entry.place), key="memory_bytes"),
         memory_bytes_per_s=_figure(keys, "memory_bytes_per_s", place=entry.place),
         link_bytes_per_s=None,
         source=source.where,
@@ -193,13 +193,13 @@ def _text(entry: _Entry, *, key: str) -> str:
 
 
 def _whole(keys: Mapping[str, _Entry], key: str) -> int | None:
-    if key not in keys:
-        return None
-    number = _number(keys[key], key=key, least=0.0)
-    if number != int(number) or (number < 1 and key not in ("ranks_per_node", "num_nodes")):
-        raise ConfigError("cluster.not_whole", place=keys[key].place, key=key, value=keys[key].value)
-    if number == 0:
-        check_sizes(*(0, 1) if key == "ranks_per_node" else (1, 0), place=keys[key].place)
+    return _whole_of(keys[key], key=key) if key in keys else None
+
+
+def _whole_of(entry: _Entry, *, key: str) -> int:
+    number = _number(entry, key=key, least=0.0)
+    if number != int(number) or number < 1:
+        raise ConfigError("cluster.not_whole", place=entry.place, key=key, value=_shown(entry))
     return int(number)
 
 
@@ -209,7 +209,8 @@ def _number(entry: _Entry, *, key: str, least: float, above: bool = False) -> fl
     except (TypeError, ValueError):
         number = float("nan")
     if not (number > least if above else number >= least) or number == float("inf"):
-        raise ConfigError("cluster.not_number", place=entry.place, key=key, value=_shown(entry), least=f"{least:g}")
+        rule = "cluster.not_above" if above else "cluster.not_number"
+        raise ConfigError(rule, place=entry.place, key=key, value=_shown(entry), least=f"{least:g}")
     return number
 
 

@@ -57,6 +57,7 @@ PROCESSORS: Mapping[str, int] = MappingProxyType(
         "L40S": 142,
         "4090": 128,
         "MI300X": 304,
+        "H100 PCIe 80GB": 114,
     }
 )
 """Streaming multiprocessors (compute units on MI300X) that take tiles.
@@ -91,12 +92,19 @@ class MatmulTime:
 
 def family_of(accelerator: DeviceSpec) -> str | None:
     """Return the chip's name in the tables here, None for a chip that they lack."""
-    said = accelerator.name.split()
-    return next((word for word in said if word in PROCESSORS), None)
+    return next((word for word in accelerator.name.split() if word in PROCESSORS), None)
+
+
+def processors_of(accelerator: DeviceSpec) -> int | None:
+    """Return how many tiles the accelerator works on at once, None where nobody said."""
+    return PROCESSORS.get(accelerator.name) or PROCESSORS.get(family_of(accelerator) or "")
 
 
 def ceiling_of(accelerator: DeviceSpec, *, dtype: str) -> tuple[float, bool]:
-    """Give the share of the peak that large products reach, and whether it was measured on this chip."""
+    """Give the share of the peak that large products reach, and whether it was measured on this chip.
+
+    16-bit formats share one figure, measured in bfloat16.
+    """
     row = _PEAK_TFLOPS.get(family_of(accelerator) or "")
     pair = row[1] if row and dtype == "float8" else row[0] if row and dtype in ("bfloat16", "float16") else None
     if pair is None:
@@ -137,7 +145,7 @@ def quantisation_ratio(*, m: int, n: int, accelerator: DeviceSpec, batch: int = 
 
     1.0 on a chip whose number of processors is unknown.
     """
-    processors = PROCESSORS.get(family_of(accelerator) or "")
+    processors = processors_of(accelerator)
     if processors is None:
         return 1.0
     return max(

@@ -174,7 +174,8 @@ def _number_option(
         except ValueError:
             number = float("nan")
         if not (number > least if above else number >= least) or number == float("inf"):
-            raise ConfigError("cluster.option_number", text=text, value=value, key=field, least=f"{least:g}")
+            rule = "cluster.option_above" if above else "cluster.option_number"
+            raise ConfigError(rule, text=text, value=value, key=field, least=f"{least:g}")
         return {field: number}
 
     return read

@@ -39,6 +39,10 @@ TEXTS = {
         en="{text!r}: {key} = {value!r} is no number of at least {least}.",
         zh="{text!r}：{key} = {value!r} 不是不小于 {least} 的数。",
     ),
+    "option_above": Text(
+        en="{text!r}: {key} = {value!r} is no number above {least}.",
+        zh="{text!r}：{key} = {value!r} 不是大于 {least} 的数。",
+    ),
     "unknown_link": Text(
         en="{place}: no such link as {name!r} is known; near it: {near}.",
         zh="{place}：没有名为 {name!r} 的互联；相近的有：{near}。",
@@ -78,6 +82,10 @@ TEXTS = {
     "not_number": Text(
         en="{place}: {key} = {value} is no number of at least {least}.",
         zh="{place}：{key} = {value} 不是不小于 {least} 的数。",
+    ),
+    "not_above": Text(
+        en="{place}: {key} = {value} is no number above {least}.",
+        zh="{place}：{key} = {value} 不是大于 {least} 的数。",
     ),
     "not_whole": Text(
         en="{place}: {key} = {value} is no whole number of at least 1.",
@@ -143,6 +151,10 @@ TEXTS = {
     "price": Text(en="price: {each} a rank and hour, {total} in all", zh="价格：每卡每小时 {each}，合计每小时 {total}"),
     "power": Text(en="power: {each} W a rank, {total} kW in all", zh="功率：每卡 {each} W，合计 {total} kW"),
     "source": Text(en="{what}: {where}, {date}", zh="{what}：{where}，{date}"),
+    "assumed_network": Text(
+        en="assumed, as no sheet fixes it: {cards} network cards of {link} a node; say inter= and cards= if yours differ",
+        zh="网络为假定（没有规格书规定）：每节点 {cards} 块 {link} 网卡；如有不同请用 inter= 和 cards= 指定",
+    ),
     "doubtful": Text(
         en="No good source gives the figures of {names}; measure them before you rely on the times.",
         zh="{names} 的数值没有可靠来源；在依赖预测时间之前请先实测。",
