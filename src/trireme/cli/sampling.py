@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trireme.cli.terminal import print_notes
+from trireme.job.sampling import Sampling
 from trireme.words import say
 
 if TYPE_CHECKING:
     from trireme.job.loading import LoadedRun
-    from trireme.job.writing import Sampling
+
+_DEFAULT = Sampling()
 
 _OPTIONS = (
     click.option(
         "--max-new-tokens",
         type=click.IntRange(min=1),
-        default=128,
+        default=_DEFAULT.max_new_tokens,
         show_default=True,
         help=say("generate.max_new_tokens"),
     ),
-    click.option("--temperature", type=float, default=0.8, show_default=True, help=say("generate.temperature")),
-    click.option("--top-p", type=float, default=0.95, show_default=True, help=say("generate.top_p")),
-    click.option("--top-k", type=int, default=0, show_default=True, help=say("generate.top_k")),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help=say("generate.seed")),
+    click.option(
+        "--temperature", type=float, default=_DEFAULT.temperature, show_default=True, help=say("generate.temperature")
+    ),
+    click.option("--top-p", type=float, default=_DEFAULT.top_p, show_default=True, help=say("generate.top_p")),
+    click.option("--top-k", type=int, default=_DEFAULT.top_k, show_default=True, help=say("generate.top_k")),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=_DEFAULT.seed, show_default=True, help=say("generate.seed")
+    ),
     click.option("--checkpoint", default="best", show_default=True, help=say("generate.checkpoint")),
     click.option("--device", help=say("generate.device")),
 )
@@ -41,8 +47,6 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_sampling(options: dict[str, Any]) -> Sampling:
     """Return the settings that the options hold."""
-    from trireme.job.writing import Sampling
-
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
     return Sampling(**{name: options[name] for name in names})
 

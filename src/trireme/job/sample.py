@@ -10,7 +10,8 @@ from torch import nn
 from trireme.config import RunConfig
 from trireme.data import Tokenizer
 from trireme.job.loading import LoadedRun, begins_with_bos
-from trireme.job.writing import Continuation, Sampling, prompt_ids
+from trireme.job.sampling import Sampling
+from trireme.job.writing import Continuation, prompt_ids
 from trireme.models import context_length
 from trireme.observe import SampleReport
 

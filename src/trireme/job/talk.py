@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from trireme.errors import ModelError
 from trireme.job.loading import LoadedRun
-from trireme.job.writing import Continuation, Sampling, prompt_ids
+from trireme.job.sampling import Sampling
+from trireme.job.writing import Continuation, prompt_ids
 from trireme.words import say
 
 

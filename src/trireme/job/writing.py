@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from trireme.errors import ModelError
 from trireme.job.loading import LoadedRun
+from trireme.job.sampling import Sampling
 
 End = Literal["stop", "length", "context"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How the next token is drawn; ``temperature`` 0 takes the likeliest."""
-
-    max_new_tokens: int = 128
-    temperature: float = 0.8
-    top_p: float = 0.95
-    top_k: int = 0
-    seed: int = 0
 
 
 class Continuation:
