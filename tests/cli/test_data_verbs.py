@@ -130,3 +130,9 @@ def test_tokenizer_needs_exactly_one_origin_of_text(
     both = ["data", "tokenizer", str(folder / "run.yaml"), "--source", "x", "--output", str(tmp_path / "t")]
     assert main(both) == 2
     assert "both given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", ["99999999999999999999:100000000000000000000", "0:9223372036854775807"])
+def test_steps_beyond_any_run_are_refused(folder: Path, capsys: pytest.CaptureFixture[str], steps: str) -> None:
+    assert run(folder, "ids", "--steps", steps) == 2
+    assert "goes beyond 2^63 samples" in capsys.readouterr().err

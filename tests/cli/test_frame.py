@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -45,7 +47,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     def command() -> None:
         raise raised.error
 
-    monkeypatch.setattr(verb.importlib, "import_module", lambda name: SimpleNamespace(command=command))
+    load = importlib.import_module
+    ours = SimpleNamespace(command=command)
+    monkeypatch.setattr(
+        verb.importlib, "import_module", lambda name: ours if name.startswith("trireme.cli.") else load(name)
+    )
     return raised
 
 
@@ -85,7 +91,7 @@ def test_help_speaks_the_language_that_is_asked_for(capsys: pytest.CaptureFixtur
         (["--lang", "fr", "version"], "--lang takes zh or en, not fr."),
         (["--lang"], "--lang takes zh or en"),
         (["version", "--zzz"], "there is no option --zzz; see trireme version --help."),
-        (["version", "extra"], "Got unexpected extra argument"),
+        (["version", "extra"], "extra is more than trireme version takes"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,3 +210,44 @@ def test_every_verb_of_the_help_exists(repository: Path) -> None:
     for name in VERBS:
         assert (repository / "src" / "trireme" / "cli" / f"{name}.py").is_file(), name
     assert program.main is main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["config", "schema", "x"], "trireme config schema 用不到 x"),
+        (["version", "x", "y"], "trireme version 用不到 x y"),
+        (["models", "show", "llama-1m", "--seq-len", "x"], "应当是 >= 1 的整数"),
+        (["data", "ids", "a.yaml", "--steps", "0:1", "--dp-degree", "0"], "应当是 >= 1 的整数"),
+        (["data", "ids", "a.yaml", "--steps"], "--steps 需要一个值；请看 trireme data ids --help"),
+        (["data", "report", "a.yaml", "--json=3"], "--json 不带值；请看 trireme data report --help"),
+        (["generate", "a", "--temperature", "x"], "应当是数字"),
+    ],
+)
+def test_every_mistake_of_the_command_line_is_said_in_chinese(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--lang", "zh", *words]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert not re.search(r"[a-z]+ (is|a|an|not|extra|requires|take) ", shown)
+
+
+def test_a_name_that_is_no_text_is_shown_with_its_code(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"run\xff.yaml")
+    path.write_text(RUN, encoding="utf-8")
+    command = [sys.executable, "-m", "trireme", "config", "check", path]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONUTF8": "1"})
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    assert "run\\udcff.yaml is fine" in shown.stdout
+
+
+def test_a_closed_standard_output_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["version"]) == 0
+
+
+def test_too_little_memory_is_one_line(failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    failing.error = MemoryError("Unable to allocate 7 TiB")
+    assert main(["version"]) == 2
+    assert "not enough memory" in capsys.readouterr().err

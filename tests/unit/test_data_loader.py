@@ -117,8 +117,8 @@ def test_dat_05_random_functions_give_the_same_for_any_workers() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("raise_value_error", ValueError, "bad row 7"),
-        ("raise_eof", EOFError, "own file ended"),
+        ("raise_value_error", DataError, "raised ValueError: bad row 7 for sample"),
+        ("raise_eof", DataError, "raised EOFError: the user's own file ended for sample"),
         ("shorten", DataError, "input_ids of shape"),
     ],
 )
@@ -131,9 +131,9 @@ def test_an_error_arrives_as_what_it_was(workers: int, name: str, kind: type[Exc
             next(loader)
 
 
-def test_an_error_that_cannot_travel_is_told() -> None:
+def test_an_error_whose_arguments_cannot_travel_is_told() -> None:
     loader = Loader(mapped("raise_odd_error"), global_batch_seqs=4, workers=1)
-    with loader, pytest.raises(DataError, match="step 0: OddError: 3 and 4"):
+    with loader, pytest.raises(DataError, match="OddError: 3 and 4"):
         next(loader)
 
 

@@ -216,3 +216,8 @@ def test_reading_data_never_loads_torch(tmp_path: Path) -> None:
     )
     environment = {"TRIREME_CACHE": str(tmp_path / "cache"), "PATH": "", "HOME": str(tmp_path)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_samples_that_the_machine_has_no_room_for_are_refused(prepare: Prepare) -> None:
+    with pytest.raises(DataError, match=r"data.seq_len = 1000000000000 makes samples of .* this machine has"):
+        prepare(seq_len=10**12)

@@ -361,3 +361,51 @@ def test_the_lyrics_are_titles_and_lines() -> None:
 def test_the_python_corpora_are_read(name: str) -> None:
     found = texts(f"corpus:{name}")
     assert sum(map(len, found)) > 500_000
+
+
+def test_a_record_whose_text_is_null_does_not_settle_which_field_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl([{"text": None, "title": "t"}, {"text": "a b", "title": "t"}]))
+    assert texts(path, bad="skip") == ["a b"]
+    path.write_bytes(jsonl([{"n": 1}, {"text": 3}, {"text": "a b"}]))
+    assert texts(path, bad="skip") == ["a b"]
+    with pytest.raises(DataError, match=r"a.jsonl:1: no field 'text'"):
+        texts(path)
+
+
+def test_a_time_that_python_has_no_value_for_harms_no_text(tmp_path: Path) -> None:
+    times = pyarrow.array([2**62, 1], pyarrow.timestamp("ns"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a b", "c d"], "t": times}), tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet") == ["a b", "c d"]
+
+
+def test_a_parquet_text_that_is_no_utf8_is_a_bad_record(tmp_path: Path) -> None:
+    buffers = [None, pyarrow.py_buffer(struct.pack("<iii", 0, 3, 6)), pyarrow.py_buffer(b"ab\xffc d")]
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 2, buffers)
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a.parquet #1: field 'text' holds bytes"):
+        texts(tmp_path / "a.parquet")
+    counts = SourceCounts()
+    assert texts(tmp_path / "a.parquet", bad="skip", counts=counts) == ["c d"]
+    assert counts.dropped == {"not_text": 1}
+
+
+@pytest.mark.parametrize("end", ["\r", "\u2028", "\x0b"])
+def test_a_broken_line_with_other_line_ends_is_shown_on_one_line(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a"}}{end}{{"text": "b"}}\n', encoding="utf-8", newline="")
+    with pytest.raises(DataError) as caught:
+        texts(tmp_path / "a.jsonl", field="text")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_encoding_with_a_nul_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+    source = SourceSection.model_construct(path=str(tmp_path / "a.txt"), encoding="a\0b", map=None, field=None)
+    with pytest.raises(DataError, match="no text encoding"):
+        list(read_documents(source))
+
+
+def test_a_cut_utf16_file_is_not_told_to_be_utf16(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("床前明月光".encode("utf-16")[:-1])
+    with pytest.raises(DataError, match="no utf-16 text, and no other encoding"):
+        texts(tmp_path / "a.txt", encoding="utf-16")

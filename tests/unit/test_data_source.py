@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,54 @@ def test_a_folder_is_read_in_order_and_names_what_it_passes_over(tmp_path: Path)
     resolved = resolve_source(str(tmp_path))
     assert [file.path.name for file in resolved.files] == ["1.jsonl", "2.txt", "c.parquet"]
     assert resolved.ignored == {".md": 1, ".png": 2, "hidden": 1}
+
+
+def test_links_and_pipes_in_a_folder_are_counted_and_nothing_is_read_twice(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.txt")
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "broken.txt").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "in" / "pipe.txt")
+    resolved = resolve_source(str(tmp_path / "in"))
+    assert [file.path.name for file in resolved.files] == ["a.txt"]
+    assert resolved.ignored == {"linked folder": 1, "broken link or no file": 2}
+
+
+def test_a_glob_that_goes_round_in_linked_folders_reads_each_file_once(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.txt")
+    write(tmp_path / "in" / "b" / "c.txt")
+    (tmp_path / "in" / "b" / "loop").symlink_to(tmp_path / "in")
+    resolved = resolve_source(str(tmp_path / "in" / "**" / "*.txt"))
+    assert [file.path.relative_to(tmp_path).as_posix() for file in resolved.files] == ["in/a.txt", "in/b/c.txt"]
+    assert resolved.ignored["met before by another path"] > 0
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path, onerror: Callable[[OSError], None]) -> list[object]:
+        onerror(PermissionError(errno.EACCES, "Permission denied", str(folder)))
+        return []
+
+    monkeypatch.setattr("trireme.data.source.os.walk", refuse)
+    with pytest.raises(DataError, match="can't be read: Permission denied"):
+        resolve_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "broken link", "device"])
+def test_what_is_neither_file_nor_folder_is_called_so(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.txt"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "broken link":
+        path.symlink_to("nowhere")
+    else:
+        path = Path("/dev/null")
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        resolve_source(str(path))
+
+
+@pytest.mark.parametrize("path", ["~no-such-user-here/x.txt", "x" * 5000 + ".txt", "a.txt#_", "a.txt#"])
+def test_a_path_that_no_system_takes_is_one_sentence(path: str) -> None:
+    with pytest.raises(DataError):
+        resolve_source(path)
 
 
 def test_a_folder_that_is_hidden_itself_may_be_asked_for(tmp_path: Path) -> None:

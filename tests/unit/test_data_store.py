@@ -195,6 +195,24 @@ def test_a_damaged_shard_is_made_again_and_never_served(source: Path, tokenizer:
         assert content(again.folder) == before
 
 
+def test_any_flipped_bit_of_the_index_is_noticed(source: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = build(source, tokenizer, tmp_path / "c").folder / "index.json"
+    raw = path.read_bytes()
+    for place in range(0, len(raw), 7):
+        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << place % 8]) + raw[place + 1 :])
+        try:
+            open_store(path.parent)
+        except DamagedStore:
+            continue
+        assert json.loads(path.read_bytes()) == json.loads(raw)  # a blank that became another
+
+
+def test_a_file_name_that_is_no_text_is_kept_as_it_is(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.jsonl")
+    path.write_text('{"text": "a b c"}\n', encoding="utf-8")
+    assert build(path, tokenizer, tmp_path / "c").description["files"] == [str(path)]
+
+
 BUILDER = """
 import sys, time
 from pathlib import Path
@@ -316,7 +334,7 @@ def test_progress_counts_the_bytes_of_the_source(source: Path, tokenizer: Tokeni
 def test_the_index_describes_the_store_by_itself(source: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     store = build(source, tokenizer, tmp_path / "c")
     index = json.loads((store.folder / "index.json").read_text(encoding="utf-8"))
-    assert index["format_version"] == 1
+    assert index["format_version"] == 2
     assert index["token_dtype"] == "<u2"
     assert index["tokenizer"]["fingerprint"] == tokenizer.fingerprint
     assert index["counts"]["documents"] == 3000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from trireme.data import (
     train_tokenizer,
     train_tokenizer_on,
 )
+from trireme.data.tokenizer_train import _bounded
 from trireme.errors import DataError
 
 RARE = "𪚥 👩‍👩‍👧‍👦 é ö̲ ０１２３４５ \x01\x1b\x7f\x85\u200b\u3000①㈱ｶﾞ 한국어 ภาษา \r\n\t🏴󠁧󠁢󠁥󠁮󠁧󠁿"
@@ -293,3 +295,22 @@ def test_the_report_of_a_training_counts_what_a_token_stands_for() -> None:
     assert report.tokenizer.vocab_size == 400
     assert report.characters_per_token == report.characters / report.tokens
     assert 0.3 < report.characters_per_token < 1.5
+
+
+LONG_RUN_LIMIT_S = 20  # by the square of the run it took minutes; now a fraction of a second
+
+
+def test_a_text_without_any_blank_or_stop_is_learned_in_time_and_comes_back() -> None:
+    text = "明月几时有" * 40_000
+    begun_s = time.monotonic()
+    tokenizer = train_tokenizer([text, " " * 200_000, "=" * 200_000], vocab_size=300)
+    assert time.monotonic() - begun_s < LONG_RUN_LIMIT_S
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_long_runs_are_cut_and_other_texts_come_whole_to_the_trainer() -> None:
+    text = "床前明月光，疑是地上霜。\n" * 200 + "x = [1, 2]\n" * 100
+    assert list(_bounded(text)) == [text]
+    pieces = list(_bounded("a b " + "c" * 1300 + " d"))
+    assert "".join(pieces) == "a b " + "c" * 1300 + " d"
+    assert max(map(len, pieces)) == 512

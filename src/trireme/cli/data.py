@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from trireme.data import DataReport, PreparedData, TokenizerReport
 
 _WIDTH_OF_FILES = 120
+_SAMPLES_END = 2**63
+"""Samples are numbered with 64 bits."""
 _RANGE = re.compile(r"(\d+):(\d+)")
 
 
@@ -72,6 +74,8 @@ def ids(run_file: str, overrides: tuple[str, ...], *, steps: str, dp_degree: int
     config = _load(run_file, overrides)
     stream = _prepare(config).train
     batch_seqs = config.train.global_batch_seqs
+    if wanted.stop * batch_seqs >= _SAMPLES_END:
+        raise click.BadParameter(say("data_cli.steps_too_far", text=steps), param_hint="--steps")
     for step in wanted:
         drawn = stream.ids_at(step, global_batch_seqs=batch_seqs).tolist()
         for rank in range(dp_degree):

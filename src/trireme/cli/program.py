@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _run(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a caller may have closed it
+            sys.stdout.flush()
     except TriremeError as error:
         print_error(str(error))
         return error.exit_code
@@ -61,6 +62,9 @@ def _run(words: list[str]) -> int:
 
 def _report(error: Exception) -> int:
     """Say in a line what the machine refused (a full disk, a locked folder); show the rest as a fault of ours."""
+    if isinstance(error, MemoryError):
+        print_error(say("cli.no_memory"))
+        return _MISTAKE
     if isinstance(error, OSError) and error.errno in _MACHINE_SAYS_NO:
         print_error(say("cli.machine_says_no", path=error.filename or "-", reason=error.strerror))
         return _MISTAKE
@@ -120,10 +124,35 @@ def _explain(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter):
         return say("cli.missing_argument", name=_parameter_name(error), command=command)
     if isinstance(error, click.BadParameter):
-        return say("cli.bad_argument", name=_parameter_name(error), reason=error.message, command=command)
+        reason = _what_it_takes(error.param) or error.message
+        return say("cli.bad_argument", name=_parameter_name(error), reason=reason, command=command)
+    if isinstance(error, click.BadOptionUsage):
+        return say(f"cli.{_value_name(error)}", name=error.option_name, command=command)
     if type(error) is click.UsageError:
         return error.message
     return say("cli.bad_usage", reason=error.format_message(), command=command)
+
+
+def _what_it_takes(parameter: click.Parameter | None) -> str | None:
+    """Say which values a parameter takes; None where its own message says it already."""
+    kind = parameter.type if parameter else None
+    if isinstance(kind, click.IntRange):
+        bounds = ((">=", kind.min), ("<=", kind.max))
+        return say("cli.takes_whole_in", range=", ".join(f"{sign} {end}" for sign, end in bounds if end is not None))
+    if isinstance(kind, click.types.IntParamType):
+        return say("cli.takes_whole")
+    if isinstance(kind, click.types.FloatParamType):
+        return say("cli.takes_number")
+    if isinstance(kind, click.Choice):
+        return say("cli.takes_one_of", choices=", ".join(map(str, kind.choices)))
+    return None
+
+
+def _value_name(error: click.BadOptionUsage) -> str:
+    """A flag was given a value, or another option none."""
+    parameters = error.ctx.command.params if error.ctx else []
+    is_flag = any(error.option_name in p.opts and getattr(p, "is_flag", False) for p in parameters)
+    return "no_value" if is_flag else "needs_value"
 
 
 def _parameter_name(error: click.BadParameter) -> str:

@@ -28,8 +28,10 @@ def print_error(message: str) -> None:
 
 
 def tolerate_narrow_encodings() -> None:
-    """Let a terminal that can't show a character show its code, rather than end the program."""
+    """Let a terminal that can't show a character show its code, rather than end the program.
+
+    That is so for UTF-8 as well: a name of a file may hold bytes that are no text.
+    """
     for stream in (sys.stdout, sys.stderr):
-        encoding = (getattr(stream, "encoding", "") or "").lower().replace("-", "")
-        if encoding != "utf8" and hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

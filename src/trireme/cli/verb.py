@@ -24,6 +24,17 @@ class Verb(click.Command):
         kwargs.setdefault("options_metavar", say("cli.options_metavar"))
         super().__init__(*args, **kwargs)
 
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True  # so that what is too much is said in the user's language
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            error.ctx = error.ctx or ctx  # the parser doesn't say whose option it was
+            raise
+        if rest and not ctx.resilient_parsing:
+            raise click.UsageError(say("cli.too_much", given=" ".join(rest), command=ctx.command_path), ctx=ctx)
+        return rest
+
     def format_usage(self, ctx: Context, formatter: HelpFormatter) -> None:
         _write_usage(self, ctx, formatter)
 

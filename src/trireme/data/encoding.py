@@ -17,7 +17,7 @@ def check_encoding(name: str) -> None:
     """Raise DataError when Python knows no such encoding of text."""
     try:
         "".encode(name)
-    except LookupError as error:
+    except (LookupError, ValueError) as error:  # ValueError: a name with a NUL
         raise DataError("data.unknown_encoding", encoding=name) from error
 
 
@@ -75,7 +75,8 @@ def nearest_encoding(raw: bytes, *, not_this: str) -> str | None:
     if _is_utf8(not_this) and _is_damaged_utf8(raw):
         return None
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16" if _try(raw, "utf-16") else None
+        is_news = not codecs.lookup(not_this).name.startswith("utf-16")
+        return "utf-16" if is_news and _try(raw, "utf-16") else None
     readable = [e for e in _TRIED[:3] if codecs.lookup(e).name != codecs.lookup(not_this).name and _try(raw, e)]
     return max(readable, key=lambda name: _likeness(raw, name), default=None)
 

@@ -34,7 +34,26 @@ def read_rows(path: Path, *, row_group: int, columns: tuple[str, ...] | None) ->
         known = set(file.schema_arrow.names)
         wanted = None if columns is None or not known.issuperset(columns) else list(columns)
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[row_group], columns=wanted):
-            yield from batch.to_pylist()
+            yield from _rows_of(batch)
+
+
+def _rows_of(batch: Any) -> list[dict[str, Any]]:
+    """Return rows as Python values; what Python has no value for (a late nanosecond) as Arrow stores it."""
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except ValueError:  # one cell is enough, in whatever column
+        columns = [[_cell(scalar) for scalar in column] for column in batch.columns]
+        return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def _cell(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes()
+    except ValueError:
+        return getattr(scalar, "value", str(scalar.type))
 
 
 def _size(group: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from trireme.data.assemble import SourcePart, build_stream, plan_part
 from trireme.data.build import build_store
 from trireme.data.cache import cache_folder
 from trireme.data.example import build_example
+from trireme.data.gather import FIELDS
 from trireme.data.pack import PackRules, has_target
 from trireme.data.progress import Progress
 from trireme.data.report import DataReport, HeldOutReport, SourceReport, sum_counts
@@ -23,11 +25,14 @@ from trireme.data.stream import SampleStream
 from trireme.data.tokenizer import Tokenizer
 from trireme.data.tokenizer_load import resolve_tokenizer
 from trireme.errors import DataError
+from trireme.units import format_bytes
 from trireme.words import say
 
 _EVAL_SEED = 0
 """Rows and order of evaluation do not follow the run's seed, so runs of several seeds are compared on one set."""
 _SHOWN_CHARACTERS = 200
+_COPIES_OF_A_SAMPLE = 8
+"""Of one sample, at the least, that are in memory at once: in the batch, the next ones, and as 64-bit numbers."""
 
 Notice = Callable[[str], None]
 
@@ -92,6 +97,7 @@ def prepare_data(
         DataError: A source can't be read or is empty, nothing would be learned, or too many documents have
             nothing to learn.
     """
+    _check_room(data.seq_len)
     notes = _Notes(notice)
     read = _read_sources(data, progress=progress, notice=notes.keep)
     tokenizer = read.tokenizer
@@ -107,6 +113,16 @@ def prepare_data(
         evaluation = build_stream(planned.evaluation, seed=_EVAL_SEED, tokenizer=tokenizer)
     report = _report(train, planned, data=data, tokenizer=tokenizer, notes=notes)
     return PreparedData(tokenizer=tokenizer, train=train, evaluation=evaluation, report=report)
+
+
+def _check_room(seq_len: int) -> None:
+    """Refuse samples that the machine has no room for: a system short of memory ends the process without a word."""
+    pages = os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in os.sysconf_names else -1
+    total_bytes = pages * os.sysconf("SC_PAGE_SIZE")
+    needed_bytes = seq_len * len(FIELDS) * np.dtype(np.int32).itemsize
+    if pages > 0 and needed_bytes > total_bytes // _COPIES_OF_A_SAMPLE:
+        sizes = {"needed": format_bytes(needed_bytes), "total": format_bytes(total_bytes)}
+        raise DataError("sample.no_room_for_sample", seq_len=seq_len, **sizes)
 
 
 def _read_sources(data: DataSection, *, progress: Progress | None, notice: Notice) -> _Read:

@@ -132,7 +132,7 @@ def _kind_of(value: Any) -> str:
 
 
 def choose_field(reader: DocumentReader, resolved: ResolvedSource) -> TextField:
-    """Return the field that holds the text, judged by the first good record that has fields.
+    """Return the field that holds the text, judged by the first good record that shows it.
 
     Raises:
         DataError: No rule settles which field it is.
@@ -140,15 +140,27 @@ def choose_field(reader: DocumentReader, resolved: ResolvedSource) -> TextField:
     source = reader.source
     if source.field:
         return TextField(name=source.field, how="named")
+    doubtful: Record | None = None
     for record in _first_records(resolved, source, plain_too=reader.map is not None):
         value = reader.mapped(record) if reader.map else record.value
         if isinstance(value, str):
             return TextField(name="text", how="plain")
         if isinstance(value, dict):
-            return _choose(value, prompt_field=source.prompt_field, where=record.where)
+            if _shows_text(value, prompt_field=source.prompt_field):
+                return _choose(value, prompt_field=source.prompt_field, where=record.where)
+            doubtful = doubtful or Record(value=value, where=record.where)
         if isinstance(value, Flaw) and value.error is not None and reader.on_bad_record == "stop":
             raise value.error
+    if doubtful is not None:
+        return _choose(doubtful.value, prompt_field=source.prompt_field, where=doubtful.where)
     return TextField(name="text", how="plain")
+
+
+def _shows_text(value: dict[str, Any], *, prompt_field: str | None) -> bool:
+    """Say whether a record may settle the field: not one whose ``text`` is null, or with no text at all."""
+    usual = [name for name in TEXT_FIELD_NAMES if name in value and name != prompt_field]
+    texts = [name for name, content in value.items() if isinstance(content, str) and name != prompt_field]
+    return bool(texts) and (not usual or any(name in texts for name in usual))
 
 
 def _choose(value: dict[str, Any], *, prompt_field: str | None, where: str) -> TextField:

@@ -137,7 +137,9 @@ def _object_record(value: Any, *, where: str) -> Record | Flaw:
 
 
 def _cut(text: str, limit: int = 60) -> str:
-    return text if len(text) <= limit else text[:limit] + "…"
+    """Return the beginning of a line as a message can show it: a line of the file may hold other line ends."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:limit])
+    return shown if len(text) <= limit else shown + "…"
 
 
 def _json_list(part: Part) -> Iterator[Record | Flaw]:

@@ -16,14 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from trireme.data.batch import NOT_LEARNED
+from trireme.data.batch import NOT_LEARNED, PADDING_DOCUMENT
 from trireme.data.gather import FIELDS
-from trireme.data.mapping import load_map
+from trireme.data.mapping import error_place, load_map
 from trireme.data.permute import derive_key
 from trireme.errors import DataError
 
 _MAP_KEY = 0x6D6170
 _MASK_32 = (1 << 32) - 1
+_TOKENS = ("input_ids", "labels")
+_ALSO_TAKEN = {"labels": NOT_LEARNED, "document_ids": PADDING_DOCUMENT}
+"""The one number below zero that a field may hold."""
 
 Sample = dict[str, np.ndarray]
 
@@ -41,7 +44,7 @@ class SampleMap:
     """
 
     def __init__(self, name: str, *, seed: int, vocab_size: int) -> None:
-        found = load_map(name)
+        found = load_map(name, setting="data.sample_map")
         self.name = name
         self.fingerprint = found.fingerprint
         self._seed = seed
@@ -73,8 +76,10 @@ class SampleMap:
         try:
             returned = self._function(sample, np.random.Generator(np.random.PCG64(key)))
         except Exception as error:
-            error.add_note(f"sample_map {self.name}, sample {sample_id}")
-            raise
+            code = getattr(self._function, "__code__", None)
+            place = error_place(error, function_file=code.co_filename if code else None)
+            raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise self._refused(sample_id, "map_raised", raised=raised, place=place or self.name) from error
         if not isinstance(returned, Mapping):
             raise self._refused(sample_id, "map_not_a_dict", kind=type(returned).__name__)
         if set(returned) != set(FIELDS):
@@ -88,11 +93,13 @@ class SampleMap:
             raise self._refused(sample_id, "map_other_shape", name=name, got=values.shape, expected=shape)
         if values.dtype.kind not in "iu":
             raise self._refused(sample_id, "map_not_whole", name=name, got=values.dtype)
-        if name in ("input_ids", "labels"):
-            bad = ((values < 0) | (values >= self._vocab_size)) & ((values != NOT_LEARNED) | (name != "labels"))
-            if bad.any():
-                worst = int(values[bad][0])
-                raise self._refused(sample_id, "map_other_token", name=name, got=worst, vocab_size=self._vocab_size)
+        outside = (values < 0) | (values >= (self._vocab_size if name in _TOKENS else shape[0]))
+        bad = outside & (values != _ALSO_TAKEN.get(name, 0))
+        if bad.any():
+            facts = {"name": name, "got": int(values[bad][0])}
+            if name in _TOKENS:
+                raise self._refused(sample_id, "map_other_token", vocab_size=self._vocab_size, **facts)
+            raise self._refused(sample_id, "map_other_place", seq_len=shape[0], **facts)
         return values
 
     def _refused(self, sample_id: int, reason: str, **values: object) -> DataError:

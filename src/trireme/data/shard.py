@@ -25,6 +25,7 @@ from trireme.units import format_bytes
 
 DOCUMENT_DTYPE = np.dtype([("hash", "<u8"), ("length", "<i8"), ("prompt_length", "<i4")])
 _CHUNK_BYTES = 1 << 22
+_SEAL = "xxh3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +82,40 @@ def write_shard(
     note = ShardNote(
         number=number, block=block, num_documents=len(documents), num_tokens=num_tokens, files=files, counts=counts
     )
-    write_durably(folder / shard_name(number, "json"), json.dumps(note.as_json(), ensure_ascii=False).encode())
+    write_durably(folder / shard_name(number, "json"), sealed(note.as_json()))
     return note
 
 
 def read_note(folder: Path, number: int) -> ShardNote | None:
     """Return a shard's note if the shard is whole: note readable, sizes and xxh3 as it says."""
     try:
-        note = ShardNote.from_json(json.loads((folder / shard_name(number, "json")).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+        note = ShardNote.from_json(unsealed((folder / shard_name(number, "json")).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return note if all(file_is_whole(folder / name, *facts) for name, facts in note.files.items()) else None
+
+
+def sealed(values: dict[str, Any]) -> bytes:
+    """Return values as JSON that carries the xxh3-128 of its own text."""
+    return _as_text({**values, _SEAL: xxhash.xxh3_128_hexdigest(_as_text(values))})
+
+
+def unsealed(content: bytes) -> dict[str, Any]:
+    """Return the values that ``sealed`` wrote.
+
+    Raises:
+        ValueError: The content is not what was written.
+    """
+    values: dict[str, Any] = json.loads(content)
+    seal = values.pop(_SEAL, None)
+    if seal != xxhash.xxh3_128_hexdigest(_as_text(values)):
+        raise ValueError("its own xxh3 doesn't hold")
+    return values
+
+
+def _as_text(values: dict[str, Any]) -> bytes:
+    """Names of files may hold bytes that are no text; they come back as they were."""
+    return json.dumps(values, ensure_ascii=False, indent=1).encode("utf-8", "surrogatepass")
 
 
 def file_is_whole(path: Path, size_bytes: int, digest: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from trireme.data.corpus import CORPORA
 from trireme.errors import DataError
+from trireme.words import say
 
 _TFRECORD = re.compile(r"\.tfrecords?(-\d+-of-\d+)?$")
 _COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".zstd": "zst", ".xz": "xz"}
@@ -43,7 +45,7 @@ class ResolvedSource:
     files: tuple[SourceFile, ...]
     max_records: int | None = None
     ignored: dict[str, int]
-    """Files of a folder or glob that were not read, by extension."""
+    """Files of a folder or glob that were not read, by extension or by what they are."""
     empty: tuple[Path, ...] = ()
     """Files without a byte in them."""
 
@@ -59,6 +61,14 @@ def resolve_source(path: str) -> ResolvedSource:
     Raises:
         DataError: Nothing is there, nothing readable is there, or all of it is empty.
     """
+    try:
+        return _resolve(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a home folder that isn't there
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise DataError("data.cannot_read", path=path, reason=reason) from error
+
+
+def _resolve(path: str) -> ResolvedSource:
     location, max_records = _split_limit(path)
     if location.startswith("corpus:"):
         name = location.removeprefix("corpus:")
@@ -71,7 +81,7 @@ def resolve_source(path: str) -> ResolvedSource:
 
 
 def _split_limit(path: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"(.+)#([\d_]+)", path)
+    match = re.fullmatch(r"(.+)#(\d[\d_]*)", path)
     if match is None or Path(path).expanduser().exists():
         return path, None
     limit = int(match[2])
@@ -82,10 +92,10 @@ def _split_limit(path: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A file that a path leads to; hidden if it or a folder below the one asked for begins with a dot."""
+    """What a path leads to; ``passed_over`` names why it isn't read: a key of the catalogue without its ``pass_``."""
 
     path: Path
-    hidden: bool = False
+    passed_over: str = ""
 
 
 def _list_paths(location: str) -> list[_Found]:
@@ -94,18 +104,50 @@ def _list_paths(location: str) -> list[_Found]:
         return [_Found(path=path)]
     if path.is_dir():
         return _inside(path)
+    if os.path.lexists(path):
+        raise DataError("data.no_file", path=location)
     matched = [Path(p) for p in glob.glob(str(path), recursive=True)] if glob.has_magic(str(path)) else []
     if not matched:
         raise DataError("data.not_found", path=location, nearest=_nearest(path))
-    found = {p: _Found(path=p) for p in matched if p.is_file()}
+    found = {p: _Found(path=p, passed_over=_not_a_file(p)) for p in matched if not p.is_dir()}
     for folder in matched:
         found = {entry.path: entry for entry in (_inside(folder) if folder.is_dir() else [])} | found
-    return [found[p] for p in sorted(found)]
+    return _each_once([found[p] for p in sorted(found)])
+
+
+def _each_once(found: list[_Found]) -> list[_Found]:
+    """Pass over what a linked folder leads to a second time; a link to a file is a file of its own."""
+    places: set[Path] = set()
+    kept = []
+    for entry in sorted(found, key=lambda entry: len(entry.path.parts)):
+        place = entry.path.parent.resolve() / entry.path.name
+        kept.append(entry if place not in places else _Found(path=entry.path, passed_over="repeated"))
+        places.add(place)
+    return sorted(kept, key=lambda entry: entry.path)
 
 
 def _inside(folder: Path) -> list[_Found]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [_Found(path=p, hidden=any(x.startswith(".") for x in p.relative_to(folder).parts)) for p in paths]
+    found = []
+    for inner, folders, names in os.walk(folder, onerror=_raise):
+        linked = [_Found(path=path, passed_over="linked") for n in folders if (path := Path(inner, n)).is_symlink()]
+        files = [_Found(path=path, passed_over=_not_a_file(path)) for path in (Path(inner, name) for name in names)]
+        found += linked + files
+    return [_hide(entry, folder) for entry in sorted(found, key=lambda entry: entry.path)]
+
+
+def _raise(error: OSError) -> None:
+    """A folder that can't be listed would be left out without a word."""
+    raise error
+
+
+def _not_a_file(path: Path) -> str:
+    return "" if path.is_file() else "no_file"
+
+
+def _hide(entry: _Found, folder: Path) -> _Found:
+    """Hidden is what begins with a dot, or lies below something that does."""
+    hidden = any(part.startswith(".") for part in entry.path.relative_to(folder).parts)
+    return _Found(path=entry.path, passed_over="hidden") if hidden else entry
 
 
 def _nearest(path: Path) -> str:
@@ -122,12 +164,12 @@ def _nearest(path: Path) -> str:
 
 def _from_paths(asked: str, found: list[_Found], max_records: int | None) -> ResolvedSource:
     files, ignored = [], Counter[str]()
-    for path, hidden in ((entry.path, entry.hidden) for entry in found):
+    for path, passed_over in ((entry.path, entry.passed_over) for entry in found):
         kind, compression = classify(path)
-        if kind and not hidden:
+        if kind and not passed_over:
             files.append(_source_file(path, kind, compression))
         else:
-            ignored["hidden" if hidden else path.suffix or path.name] += 1
+            ignored[say(f"data.pass_{passed_over}") if passed_over else path.suffix or path.name] += 1
     if not files:
         passed_over = ", ".join(f"{name} ({n})" for name, n in ignored.most_common(8)) or "-"
         raise DataError("data.nothing_readable", path=asked, found=passed_over, forms=FORMS)

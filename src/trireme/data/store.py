@@ -1,7 +1,7 @@
 """A source as tokens: shard files, mapped into memory, with a table of its documents.
 
 ``index.json`` describes the folder by itself: format version, type of the tokens, counts, the xxh3 of every
-file, what they were made from. It is written last and the folder takes its name last.
+file and of its own text, what they were made from. It is written last and the folder takes its name last.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from typing import Any
 import numpy as np
 
 from trireme.data.document import SourceCounts
-from trireme.data.shard import DOCUMENT_DTYPE, ShardNote, hash_file, shard_name, token_dtype, write_durably
+from trireme.data.shard import (
+    DOCUMENT_DTYPE,
+    ShardNote,
+    hash_file,
+    sealed,
+    shard_name,
+    token_dtype,
+    unsealed,
+    write_durably,
+)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 INDEX_NAME = "index.json"
 ALWAYS_HASHED_BYTES = 4 << 30
 """Up to this size every opening hashes every shard (about 0.1 s a GiB from memory). Above it a file is hashed
@@ -103,7 +112,7 @@ def write_index(
         "counts": counts.as_json(),
         "shards": [note.as_json() for note in notes],
     }
-    write_durably(folder / INDEX_NAME, json.dumps(index, ensure_ascii=False, indent=1).encode())
+    write_durably(folder / INDEX_NAME, sealed(index))
 
 
 def open_store(folder: Path, *, verify: bool = True) -> TokenStore:
@@ -122,8 +131,8 @@ def open_store(folder: Path, *, verify: bool = True) -> TokenStore:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index: dict[str, Any] = json.loads((folder / INDEX_NAME).read_bytes())
-    except (OSError, ValueError) as error:
+        index = unsealed((folder / INDEX_NAME).read_bytes())
+    except (OSError, ValueError, AttributeError) as error:
         raise DamagedStore(f"{INDEX_NAME}: {error}") from error
     if index.get("format_version") != FORMAT_VERSION:
         raise DamagedStore(f"{INDEX_NAME}: format_version {index.get('format_version')}")

@@ -98,14 +98,20 @@ def opening_facts(
         precision_reason=machine.reason,
         optimizer="AdamW",
         optimizer_groups={
-            say("job.group", name=group.name, decay=group.weight_decay): group.num_params for group in groups
+            say(f"job.group_{group.name}", decay=group.weight_decay): group.num_params for group in groups
         },
         memory_parts=forecast.memory.named_parts(),
         peak_flops_per_s=forecast.peak_flops_per_s,
-        peak_source="" if config.observe.peak_flops_per_s else device.peak_source,
+        peak_source=_peak_source(config, device=device),
         step_s=forecast.step_s,
         step_s_basis=forecast.step_s_basis,
     )
+
+
+def _peak_source(config: RunConfig, *, device: DeviceFacts) -> str:
+    if config.observe.peak_flops_per_s:
+        return ""
+    return say("job.peak_measured") if device.peak_source == "measured" else device.peak_source
 
 
 def closing_facts(

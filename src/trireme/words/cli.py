@@ -68,6 +68,22 @@ TEXTS: dict[str, Text] = {
     "bad_argument": Text(
         en="{name} won't do: {reason} See {command} --help.", zh="{name} 不可用：{reason} 请看 {command} --help。"
     ),
+    "takes_whole": Text(en="it takes a whole number.", zh="应当是整数。"),
+    "takes_whole_in": Text(en="it takes a whole number {range}.", zh="应当是 {range} 的整数。"),
+    "takes_number": Text(en="it takes a number.", zh="应当是数字。"),
+    "takes_one_of": Text(en="it takes one of: {choices}.", zh="可选：{choices}。"),
+    "needs_value": Text(
+        en="{name} needs a value; see {command} --help.", zh="{name} 需要一个值；请看 {command} --help。"
+    ),
+    "no_value": Text(en="{name} takes no value; see {command} --help.", zh="{name} 不带值；请看 {command} --help。"),
+    "too_much": Text(
+        en="{given} is more than {command} takes; see {command} --help.",
+        zh="{command} 用不到 {given}；请看 {command} --help。",
+    ),
+    "no_memory": Text(
+        en="the machine has not enough memory for this. Smaller: data.seq_len, train.global_batch_seqs, the model.",
+        zh="本机内存不足。请调小 data.seq_len、train.global_batch_seqs 或模型。",
+    ),
     "bad_usage": Text(en="{reason} See {command} --help.", zh="{reason} 请看 {command} --help。"),
     "unknown_language": Text(en="--lang takes zh or en, not {value}.", zh="--lang 只能是 zh 或 en，而不是 {value}。"),
     "interrupted": Text(en="interrupted.", zh="已中断。"),

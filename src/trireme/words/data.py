@@ -10,6 +10,14 @@ TEXTS: dict[str, Text] = {
         en="data.sources: {path} doesn't exist. Nearest: {nearest}.",
         zh="data.sources：{path} 不存在。最接近的是：{nearest}。",
     ),
+    "no_file": Text(
+        en="data.sources: {path} is neither a file nor a folder (a pipe, a device, a broken link). Name a file.",
+        zh="data.sources：{path} 既不是文件也不是目录（管道、设备或失效的链接），请给出文件。",
+    ),
+    "pass_hidden": Text(en="hidden", zh="隐藏"),
+    "pass_linked": Text(en="linked folder", zh="链接到的目录"),
+    "pass_no_file": Text(en="broken link or no file", zh="失效的链接或非文件"),
+    "pass_repeated": Text(en="met before by another path", zh="已从其他路径读到"),
     "nothing_readable": Text(
         en="data.sources: {path} holds no file that can be read; found {found}. Readable: {forms}.",
         zh="data.sources：{path} 中没有可读的文件，只有 {found}。可读格式：{forms}。",

@@ -37,6 +37,9 @@ TEXTS: dict[str, Text] = {
         en="Data-parallel ranks.",
         zh="数据并行的 rank 数。",
     ),
+    "steps_too_far": Text(
+        en="{text} goes beyond 2^63 samples, more than any run draws.", zh="{text} 超出 2^63 个样本，任何训练都用不到。"
+    ),
     "bad_steps": Text(
         en="{text} is no range of steps; write A:B with A below B, e.g. 0:50.",
         zh="{text} 不是步的范围；请写成 A:B（A 小于 B），例如 0:50。",

@@ -110,5 +110,7 @@ TEXTS = {
         zh="由本机试运行的前向与反向推得，不含参数更新",
     ),
     "time_assumed": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
-    "group": Text(en="{name}, decay {decay:g}:", zh="{name}，衰减 {decay:g}："),
+    "peak_measured": Text(en="measured", zh="实测"),
+    "group_matrices": Text(en="matrices, decay {decay:g}:", zh="矩阵，衰减 {decay:g}:"),
+    "group_vectors": Text(en="vectors, decay {decay:g}:", zh="向量，衰减 {decay:g}:"),
 }

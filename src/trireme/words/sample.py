@@ -71,6 +71,23 @@ TEXTS: dict[str, Text] = {
         en="sample_map {function} returned a {kind} for sample {sample}; it must return the sample, a dict of arrays.",
         zh="sample_map {function} 对样本 {sample} 返回了 {kind}；应返回样本本身，即由数组组成的 dict。",
     ),
+    "map_raised": Text(
+        en="sample_map {function} raised {raised} for sample {sample} (at {place}). `trireme data report RUN.YAML "
+        "--example {sample}` shows the sample.",
+        zh="sample_map {function} 处理样本 {sample} 时抛出 {raised}（位于 {place}）。"
+        "可用 `trireme data report RUN.YAML --example {sample}` 查看该样本。",
+    ),
+    "map_other_place": Text(
+        en="sample_map {function} returned {got} in {name} of sample {sample}; it must be >= 0 and below the "
+        "{seq_len} places of a sample (document_ids: -1 for padding).",
+        zh="sample_map {function} 在样本 {sample} 的 {name} 中返回了 {got}；应不小于 0 且小于样本长度 {seq_len}"
+        "（document_ids 中 -1 表示填充）。",
+    ),
+    "no_room_for_sample": Text(
+        en="data.seq_len = {seq_len} makes samples of {needed}, and this machine has {total} of memory. "
+        "Lower data.seq_len; documents that are longer are split.",
+        zh="data.seq_len = {seq_len} 时每个样本占 {needed}，而本机内存为 {total}。请调小 data.seq_len；更长的文档会被切分。",
+    ),
     "map_other_names": Text(
         en="sample_map {function} returned the fields [{got}] for sample {sample}; a sample has exactly [{expected}].",
         zh="sample_map {function} 对样本 {sample} 返回的字段是 [{got}]；样本的字段必须恰好是 [{expected}]。",
