@@ -19,6 +19,7 @@ from tests.cli.train_command import (
     steps_of,
     texts_of,
 )
+from trireme.checkpoint import open_checkpoint, save_checkpoint
 from trireme.checkpoint.manifest import format_manifest, parse_manifest
 from trireme.testing.faults import start_run
 
@@ -261,3 +262,33 @@ def _damage_random_state(checkpoint):
     text = format_manifest(replace(manifest, state={**manifest.state, "rng": rng}))
     for name in ("manifest.json", "manifest.copy.json"):
         (checkpoint / name).write_bytes(text)
+
+
+def test_ckp_32_weights_alone_are_no_checkpoint_to_go_on_from(used):
+    run = used.path / "runs/run"
+    newest = open_checkpoint(run / "checkpoints/step-6")
+    weights = {name: newest.tensor(name) for name in newest.names if name.startswith("model/")}
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    save_checkpoint(run / "checkpoints", step=7, tensors=weights, state={}, run_id=run_id)
+    before = fingerprint(run)
+    answer = used.train("train.max_steps=9", "--resume", "--extend", "hold")
+    assert answer.exit_code == 2
+    assert "init_from" in answer.errors
+    assert fingerprint(run) == before
+
+
+def test_ckp_04_state_that_nobody_claims_is_named(used):
+    _unfinish(used, step=4)
+    checkpoint = used.path / "runs/run/checkpoints/step-4"
+    manifest = parse_manifest((checkpoint / "manifest.json").read_bytes(), path=checkpoint)
+    text = format_manifest(replace(manifest, state={**manifest.state, "loader_of_old": 1}))
+    for name in ("manifest.json", "manifest.copy.json"):
+        (checkpoint / name).write_bytes(text)
+    before = fingerprint(used.path / "runs/run")
+    answer = used.train("--resume")
+    assert answer.exit_code == 2
+    assert "loader_of_old" in answer.errors
+    assert fingerprint(used.path / "runs/run") == before
+    for name in ("manifest.json", "manifest.copy.json"):
+        (checkpoint / name).write_bytes(format_manifest(replace(manifest)))
+    assert used.train("--resume").exit_code == 0

@@ -354,3 +354,16 @@ def test_an_interrupt_while_libraries_load_ends_the_process_at_once():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ckp_32_weights_of_a_hugging_face_folder_begin_a_run(bench):
+    import trireme
+
+    assert bench.train("train.max_steps=2").exit_code == 0
+    trireme.save_folder(trireme.load("runs/run").model, path="exported", tokenizer_folder="runs/run/tokenizer")
+    answer = bench.train("run.dir=second", "model.init_from=exported", "train.lr=1e-9", "train.warmup_steps=0")
+    assert answer.exit_code == 0, answer.errors
+    assert "weights taken from exported; training starts at step 0" in texts_of(bench.path / "second")
+    first = [fields["eval_loss"] for fields in lines_of(bench.path / "runs/run/evals.jsonl")]
+    second = [fields["eval_loss"] for fields in lines_of(bench.path / "second/evals.jsonl")]
+    assert second[0] == pytest.approx(first[-1], rel=1e-5), "a rate of nearly zero learns nothing"

@@ -128,7 +128,8 @@ TEXTS: dict[str, Text] = {
         zh="{path} 的格式版本为 {found}，当前 Trireme 最高支持 {known}；请使用更新的 Trireme",
     ),
     "weights_only": Text(
-        en="{path} holds weights only and can't be resumed from; use it to initialise a model instead",
-        zh="{path} 只含模型权重，无法用于恢复训练；可用它初始化模型",
+        en="{path} holds weights only, so no run can go on from it; a new run begins with them by "
+        "model.init_from={path}",
+        zh="{path} 只含模型权重，无法续训；新的训练可用 model.init_from={path} 载入这些权重",
     ),
 }
