@@ -1,0 +1,24 @@
+"""The sharded-tensor interpreter: a module's own code on local shards, the same rules for planning and running."""
+
+from trireme.interpret.collective import CollectiveCount
+from trireme.interpret.interpreter import Interpreter
+from trireme.interpret.parameters import interpreting, shard_parameters
+from trireme.interpret.planner import plan_tensor_parallel
+from trireme.interpret.split import Shard, Split, split_evenly
+from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
+from trireme.interpret.tensor_state import global_shape, shard_of
+
+__all__ = [
+    "CollectiveCount",
+    "Interpreter",
+    "ParameterSplit",
+    "Shard",
+    "Split",
+    "TensorPlan",
+    "global_shape",
+    "interpreting",
+    "plan_tensor_parallel",
+    "shard_of",
+    "shard_parameters",
+    "split_evenly",
+]

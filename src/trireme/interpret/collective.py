@@ -1,0 +1,136 @@
+"""Collectives that autograd understands, each counted; a group of None computes as if ranks agreed (planning)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trireme.interpret.split import Split
+
+APPLY: Any = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+"""The original: while a module is interpreted the public one looks for shards in its arguments."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectiveCount:
+    """Calls and bytes (of one rank's tensor, whole for an all-gather) by kind."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    num_bytes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, kind: str, tensor: Tensor) -> None:
+        """Count one call on ``tensor``."""
+        self.calls[kind] += 1
+        self.num_bytes[kind] += tensor.nelement() * tensor.element_size()
+
+    @property
+    def total_calls(self) -> int:
+        """All calls of all kinds."""
+        return sum(self.calls.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The ranks of one axis as seen from one of them."""
+
+    rank: int
+    degree: int
+    group: dist.ProcessGroup | None
+    count: CollectiveCount
+
+    def all_reduce(self, tensor: Tensor, *, where: str, op: Any = dist.ReduceOp.SUM) -> Tensor:
+        """Reduce in place and return the tensor."""
+        self.count.add(f"all_reduce {where}", tensor)
+        if self.group is not None:
+            dist.all_reduce(tensor, op=op, group=self.group)
+        return tensor
+
+    def all_gather(self, tensor: Tensor, dim: int, split: Split) -> Tensor:
+        """Give the whole tensor from every rank's share; unequal shares travel padded."""
+        longest = max(split.length(rank) for rank in range(self.degree))
+        padded = _padded(tensor, dim, longest)
+        shares = [torch.empty_like(padded) for _ in range(self.degree)]
+        if self.group is None:
+            shares = [padded] * self.degree
+        else:
+            dist.all_gather(shares, padded, group=self.group)
+        whole = _assembled(shares, dim, split)
+        self.count.add("all_gather forward", whole)
+        return whole
+
+
+def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
+    shape = list(tensor.shape)
+    shape[dim] = length - shape[dim]
+    return torch.cat((tensor, tensor.new_zeros(shape)), dim).contiguous()
+
+
+def _assembled(shares: list[Tensor], dim: int, split: Split) -> Tensor:
+    pieces, used = [], [0] * len(shares)
+    for part in split.parts:
+        for rank, size in enumerate(part):
+            pieces.append(shares[rank].narrow(dim, used[rank], size))
+            used[rank] += size
+    return torch.cat(pieces, dim)
+
+
+def take(tensor: Tensor, dim: int, split: Split, rank: int) -> Tensor:
+    """Give one rank's share of a whole tensor."""
+    pieces = [tensor.narrow(dim, start, length) for start, length in split.ranges(rank)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+
+def spread(tensor: Tensor, line: Line) -> Tensor:
+    """Let a replicated tensor meet shards: itself forward, sum of the ranks' gradients backward."""
+    met: Tensor = APPLY(_Spread, tensor, line)
+    return met
+
+
+def sum_partial(tensor: Tensor, line: Line) -> Tensor:
+    """Sum the ranks' partial results: all-reduce forward, itself backward."""
+    total: Tensor = APPLY(_SumPartial, tensor, line)
+    return total
+
+
+def gather(tensor: Tensor, dim: int, split: Split, line: Line) -> Tensor:
+    """Make a sharded tensor whole on every rank; backward keeps this rank's share."""
+    whole: Tensor = APPLY(_Gather, tensor, dim, split, line)
+    return whole
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, line: Line) -> Tensor:
+        ctx.line = line
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        summed = grads[0].clone(memory_format=torch.contiguous_format)
+        return ctx.line.all_reduce(summed, where="backward"), None
+
+
+class _SumPartial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, line: Line) -> Tensor:
+        return line.all_reduce(tensor.clone(memory_format=torch.contiguous_format), where="forward")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, dim: int, split: Split, line: Line) -> Tensor:
+        ctx.place = dim, split, line.rank
+        return line.all_gather(tensor, dim, split)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return take(grads[0], *ctx.place).contiguous(), None, None, None

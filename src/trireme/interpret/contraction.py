@@ -1,0 +1,100 @@
+"""Everything that multiplies and sums, by the labels of its dims: one place that knows column and row parallelism.
+
+A label sharded in the result: every operand that has it is cut alike, the others meet shards (column parallel,
+heads, batches of experts). A label sharded and summed away: all operands are cut along it, the results are partial
+and are added up (row parallel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trireme.interpret.call import Call
+from trireme.interpret.pointwise import met
+from trireme.interpret.split import Shard
+from trireme.interpret.tensor_state import origin_of, shard_of, sources_of, with_shard
+
+Labels = Sequence[str]
+
+
+def contract(
+    call: Call, operands: Sequence[Tensor], labels: Sequence[Labels], out: Labels, compute: Callable[..., Tensor]
+) -> Any:
+    """Give ``compute(*local operands)`` as a shard or summed up; NotImplemented if nothing is sharded."""
+    operands = list(operands)
+    if not sources_of(operands):
+        operands = _with_a_column(call, operands, labels, out)
+        if not sources_of(operands):
+            return NotImplemented
+    label, shard = _sharded_label(call, operands, labels)
+    local = [_local(call, operand, names, label, shard) for operand, names in zip(operands, labels, strict=True)]
+    joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
+    result = compute(*local)
+    if label not in out:
+        return call.interpreter.sum_partial(result)
+    dim = list(out).index(label)
+    return with_shard(result, Shard(dim=dim, split=joined.split, sources=joined.sources, unit=joined.unit))
+
+
+def _with_a_column(call: Call, operands: list[Tensor], labels: Sequence[Labels], out: Labels) -> list[Tensor]:
+    """Cut one undecided parameter along a dim that only it brings into the result."""
+    decider = call.interpreter.decider
+    if decider is None:
+        return operands
+    for place in reversed(range(len(operands))):
+        if origin_of(operands[place]) is None:
+            continue
+        others = {name for other, names in enumerate(labels) if other != place for name in names}
+        for dim, name in enumerate(labels[place]):
+            if name in out and name not in others:
+                local = decider.column(operands[place], dim)
+                if local is not None:
+                    return [*operands[:place], local, *operands[place + 1 :]]
+    return operands
+
+
+def _sharded_label(call: Call, operands: list[Tensor], labels: Sequence[Labels]) -> tuple[str, Shard]:
+    found: list[tuple[str, Shard]] = []
+    for operand, names in zip(operands, labels, strict=True):
+        shard = shard_of(operand)
+        if shard is None:
+            continue
+        if found and (names[shard.dim] != found[0][0] or shard.split != found[0][1].split):
+            raise call.refuse(operand)
+        found.append((names[shard.dim], shard))
+    return found[0]
+
+
+def _local(call: Call, operand: Tensor, names: Labels, label: str, shard: Shard) -> Tensor:
+    if shard_of(operand) is not None:
+        return operand
+    if label in names:
+        return call.interpreter.share(operand, list(names).index(label), shard.split)
+    met_shards: Tensor = call.interpreter.spread(operand)
+    return met_shards
+
+
+def add_bias(call: Call, result: Tensor, bias: Tensor | None, dim: int = -1) -> Tensor:
+    """Add a bias along ``dim``: cut with a sharded result, once to a whole one."""
+    if bias is None:
+        return result
+    shard = shard_of(result)
+    place = dim % result.ndim
+    if shard is None:
+        if shard_of(bias) is not None:
+            raise call.refuse(bias)
+        return result + _along(bias, result.ndim, place)
+    if shard_of(bias) is not None:
+        if shard.dim != place or shard_of(bias).split != shard.split:  # type: ignore[union-attr]
+            raise call.refuse(bias)
+        local = bias
+    else:
+        local = met(call, bias, shard, -1) if shard.dim == place else call.interpreter.spread(bias)
+    return with_shard(result + _along(local, result.ndim, place), shard)
+
+
+def _along(bias: Tensor, ndim: int, dim: int) -> Tensor:
+    return bias if bias.ndim != 1 else bias.view([-1, *[1] * (ndim - 1 - dim)])

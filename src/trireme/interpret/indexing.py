@@ -1,0 +1,89 @@
+"""``x[...]``: whole slices keep the shard; on the sharded dim only runs of whole segments can be taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trireme.interpret.call import Call, sharded, the_shard
+from trireme.interpret.embedding import embedding
+from trireme.interpret.section import by_element, part
+from trireme.interpret.tensor_state import shard_of
+
+_WHOLE = slice(None)
+
+
+def getitem(call: Call) -> Any:
+    """Index with integers, slices, None, ``...`` and at most one tensor of integers."""
+    x, index = call.args
+    if shard_of(x) is None:
+        raise call.refuse(index)
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if len(entries) == 1 and isinstance(entries[0], Tensor) and _is_row_lookup(x, entries[0]):
+        looked_up = Call(interpreter=call.interpreter, function=F.embedding, args=(entries[0], x), kwargs={})
+        return embedding(looked_up)
+    entries = _without_ellipsis(entries, x.ndim)
+    if sum(isinstance(entry, (Tensor, list)) for entry in entries) > 1:
+        raise call.refuse(x)
+    return _indexed(call, x, entries)
+
+
+def _is_row_lookup(x: Tensor, index: Tensor) -> bool:
+    return x.ndim == 2 and the_shard(x).dim == 0 and index.dtype in (torch.int64, torch.int32)
+
+
+def _without_ellipsis(entries: list[Any], ndim: int) -> list[Any]:
+    used = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    filled: list[Any] = []
+    for entry in entries:
+        filled += [_WHOLE] * (ndim - used) if entry is Ellipsis else [entry]
+    named = sum(entry is not None for entry in filled)
+    return filled + [_WHOLE] * (ndim - named)
+
+
+def _indexed(call: Call, x: Tensor, entries: list[Any]) -> Tensor:
+    shard = the_shard(x)
+    place = _place_of(entries, shard.dim)
+    entry = entries[place]
+    if isinstance(entry, slice) and entry.step in (None, 1):
+        start, end, _ = entry.indices(shard.split.total)
+        if (start, end) != (0, shard.split.total):
+            x = part(call, x, shard.dim, start, max(start, end))
+        entries[place] = _WHOLE
+    elif isinstance(entry, int):
+        raise by_element(call, x)
+    else:
+        raise call.refuse(x)
+    new_dim = sum(_width(call, x, each) for each in entries[:place])
+    return sharded(x[tuple(entries)], the_shard(x), dim=new_dim)
+
+
+def _place_of(entries: list[Any], dim: int) -> int:
+    """Find the entry that stands for a dim; None stands for none."""
+    dims = [place for place, entry in enumerate(entries) if entry is not None]
+    return dims[dim]
+
+
+def _width(call: Call, x: Tensor, entry: Any) -> int:
+    """How many dims of the result an entry makes."""
+    if isinstance(entry, bool):
+        raise call.refuse(x)
+    if isinstance(entry, int):
+        return 0
+    if isinstance(entry, Tensor):
+        if entry.dtype not in (torch.int64, torch.int32):
+            raise call.refuse(x)
+        return entry.ndim
+    return 1
+
+
+def index_select(call: Call) -> Any:
+    """Take elements of a dim that isn't sharded."""
+    x = call.args[0]
+    shard = the_shard(x)
+    if call.get(1, "dim") % x.ndim == shard.dim:
+        raise call.refuse(x)
+    return sharded(call.run(*call.args), shard, dim=shard.dim)

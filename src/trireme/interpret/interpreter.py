@@ -1,0 +1,167 @@
+"""Run a module's own code on local shards: every torch call is met by the rule for its function.
+
+User code sees global sizes, so literals such as ``view(B, T, heads, width)`` stay valid. A whole tensor is the same
+on every rank and has a complete gradient; a sharded one holds this rank's share of both. Wherever a whole tensor
+meets shards it goes through ``spread``, so gradients become complete again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from trireme.errors import LayoutError
+from trireme.interpret.call import Call
+from trireme.interpret.collective import Line, gather, spread, sum_partial, take
+from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
+from trireme.interpret.split import CannotSplitError, Split
+from trireme.interpret.table import DECIDES, RULES
+from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in
+from trireme.words import say
+
+_IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ior__", "__iand__"})
+
+
+class Decider(Protocol):
+    """What planning adds: it chooses how parameters are cut, where running finds them cut."""
+
+    def resolve(self, value: Any) -> Any:
+        """Give arguments with each parameter that is already decided replaced by its local shard."""
+
+    def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor | None:
+        """Cut the parameter behind ``tensor`` like this and give the local shard, or None."""
+
+    def column(self, tensor: Tensor, dim: int) -> Tensor | None:
+        """Cut the parameter behind ``tensor`` along ``dim`` as planned for it, or None."""
+
+    def fused(self, tensor: Tensor, dim: int, segments: tuple[int, ...], grain: int) -> Tensor | None:
+        """Cut the parameter along ``dim`` within segments, in whole grains, or None."""
+
+    def follow(self, call: Call, result: Any) -> None:
+        """Note which parameter a plain view shows."""
+
+
+class Interpreter(TorchFunctionMode):
+    """The state of one interpretation on one rank.
+
+    Attributes:
+        line: The ranks of the axis and the count of collectives.
+        notices: What had to be gathered, each once.
+    """
+
+    def __init__(
+        self, line: Line, *, opaque: OpaqueDims, decider: Decider | None = None, notice: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self.line = line
+        self.opaque = opaque
+        self.decider = decider
+        self.notices: dict[str, None] = {}
+        self._notice = notice
+        self._spread: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._watched: list[Any] = []
+
+    def __enter__(self) -> Interpreter:
+        watched = watched_functions(self)
+        watched.__enter__()
+        self._watched.append(watched)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._watched.pop().__exit__(*error)
+        if not self._watched:
+            self._spread.clear()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.decider is not None:
+            args, kwargs = self.decider.resolve(args), self.decider.resolve(dict(kwargs))
+        call = Call(interpreter=self, function=func, args=args, kwargs=kwargs)
+        try:
+            result = self._by_rule(call)
+        except CannotSplitError as error:
+            result = self._whole(call, error)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+        if self.decider is not None:
+            self.decider.follow(call, result)
+        return result
+
+    def _by_rule(self, call: Call) -> Any:
+        rule = RULES.get(call.function)
+        touched = any(shard_of(tensor) for tensor in tensors_in(call.args, call.kwargs))
+        if rule is None and touched:
+            raise call.refuse(call.args, call.kwargs)
+        if rule is None or not (touched or (self.decider is not None and call.function in DECIDES)):
+            return NotImplemented
+        return rule(call)
+
+    def _whole(self, call: Call, error: CannotSplitError) -> Any:
+        if self.decider is not None:
+            raise error
+        names = ", ".join(sorted(error.sources))
+        if _writes_into_shard(call):
+            raise LayoutError("interpret.in_place", what=call.name, names=names)
+        self.tell(say("interpret.gathered", what=call.name, names=names))
+        return call.function(*map_tensors(call.args, self.gather), **map_tensors(dict(call.kwargs), self.gather))
+
+    def tell(self, sentence: str) -> None:
+        """Say something once."""
+        if sentence not in self.notices:
+            self.notices[sentence] = None
+            self._notice(sentence)
+
+    def spread(self, value: Any) -> Any:
+        """Let a whole tensor meet shards; one that is met several times pays its all-reduce once."""
+        if not isinstance(value, Tensor) or not (value.requires_grad and torch.is_grad_enabled()):
+            return value
+        known = self._spread.get(id(value))
+        if known is not None and known[0] is value and known[1] == value._version:
+            return known[2]
+        met = spread(value, self.line)
+        self._spread[id(value)] = (value, value._version, met)
+        return met
+
+    def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor:
+        """Give this rank's share of a whole tensor; a parameter nobody has decided on is cut for good."""
+        if self.decider is not None and origin_of(tensor) is not None:
+            decided = self.decider.share(tensor, dim, split)
+            if decided is not None:
+                return decided
+        return take(self.spread(tensor), dim, split, self.line.rank)
+
+    def sum_partial(self, tensor: Tensor) -> Tensor:
+        """Sum what each rank computed from its shards."""
+        return sum_partial(tensor, self.line)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Make a tensor whole; whole ones pass."""
+        shard = shard_of(tensor)
+        return tensor if shard is None else gather(tensor, shard.dim, shard.split, self.line)
+
+    def apply_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an autograd function of the user's, whose inside no rule sees."""
+        if self.decider is not None:
+            args = self.decider.resolve(args)
+        if not sources_of(args, kwargs):
+            return NotImplemented
+        call = Call(interpreter=self, function=function.apply, args=args, kwargs=kwargs)
+        try:
+            return apply_opaque(call, function, self.opaque)
+        except CannotSplitError as error:
+            return self._whole(call, error)
+
+
+def _writes_into_shard(call: Call) -> bool:
+    name = call.name
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    written = [call.args[0]] if in_place and call.args else []
+    return bool(sources_of(written, call.kwargs.get("out"))) or (call.kwargs.get("inplace") is True)

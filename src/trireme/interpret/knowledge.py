@@ -1,0 +1,142 @@
+"""What planning has learned about parameters so far, shared by the layers of a stack.
+
+What is true of a weight of the first layer is tried at once on its namesakes in the others, so the number of
+passes doesn't grow with depth; the last pass walks through all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from torch import Tensor, nn
+
+from trireme.interpret.split import CannotSplitError, Refinement, Split, split_evenly
+from trireme.words import say
+
+
+@dataclass(slots=True, kw_only=True)
+class Wish:
+    """How a parameter's dim wants to be cut: within segments, in whole grains."""
+
+    segments: tuple[int, ...]
+    grain: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Knowledge:
+    """Segments and grains found, parameters given up, and cuts that must be known from the start of a pass."""
+
+    module: nn.Module
+    degree: int
+    wishes: dict[tuple[str, int], Wish] = field(default_factory=dict)
+    denied: dict[str, str] = field(default_factory=dict)
+    preset: dict[str, tuple[int, Split]] = field(default_factory=dict)
+    how: dict[str, str] = field(default_factory=dict)
+    _kinds: dict[str, str] = field(default_factory=dict)
+
+    def kind(self, name: str) -> str:
+        """Give a parameter's name without its layer's number."""
+        if not self._kinds:
+            stacks = _stacks(self.module)
+            names = [name for name, _ in self.module.named_parameters(remove_duplicate=False)]
+            self._kinds.update({each: _kind(each, stacks) for each in names})
+        return self._kinds[name]
+
+    def split(self, name: str, dim: int, length: int) -> Split | None:
+        """Give the cut that is wanted for a parameter's dim, or None if it is too short or given up."""
+        kind = self.kind(name)
+        if kind in self.denied:
+            return None
+        wish = self.wishes.get((kind, dim), Wish(segments=(length,)))
+        found = split_evenly(wish.segments, degree=self.degree, grain=wish.grain)
+        if found is None:
+            self.denied[kind] = say("interpret.too_few", grain=wish.grain, length=length, degree=self.degree)
+        return found
+
+    def learn(self, error: CannotSplitError, cuts: dict[str, tuple[int, Split]]) -> bool:
+        """Refine or give up the parameters responsible; False if nothing new came of it."""
+        refined = [self._refine(name, cuts[name], error.refinement) for name in error.sources if name in cuts]
+        self.preset.clear()
+        if any(refined):
+            return True
+        new = {self.kind(name) for name in error.sources} - set(self.denied)
+        reason = say(error.key, **error.values)
+        self.denied.update(dict.fromkeys(new, reason))
+        return bool(new)
+
+    def _refine(self, name: str, cut: tuple[int, Split], wanted: Refinement | None) -> bool:
+        dim, split = cut
+        key = (self.kind(name), dim)
+        old = self.wishes.get(key, Wish(segments=(split.total,)))
+        if wanted is None:
+            return False
+        segments = _with_boundaries(old.segments, wanted.boundaries)
+        grain = _with_grain(old.grain, wanted.grain)
+        if segments is None or grain is None or (segments, grain) == (old.segments, old.grain):
+            return False
+        if split_evenly(segments, degree=self.degree, grain=grain) is None:
+            return False
+        self.wishes[key] = Wish(segments=segments, grain=grain)
+        return True
+
+
+def _with_boundaries(segments: tuple[int, ...], boundaries: Sequence[Fraction]) -> tuple[int, ...] | None:
+    """Cut further every run of segments that the boundaries cover; None if they fall inside an element."""
+    if not boundaries:
+        return segments
+    if any(end.denominator != 1 for end in boundaries):
+        return None
+    ends = [int(end) for end in boundaries]
+    pieces = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+    result: list[int] = []
+    place = 0
+    while place < len(segments):
+        last = _run_of(segments, place, ends[-1])
+        result += pieces if last is not None else segments[place : place + 1]
+        place = place + 1 if last is None else last
+    return tuple(result)
+
+
+def _run_of(segments: tuple[int, ...], first: int, length: int) -> int | None:
+    """Find where a run of segments that begins at ``first`` has this length."""
+    total = 0
+    for place in range(first, len(segments)):
+        total += segments[place]
+        if total >= length:
+            return place + 1 if total == length else None
+    return None
+
+
+def _with_grain(grain: int, wanted: Fraction | None) -> int | None:
+    if wanted is None:
+        return grain
+    return math.lcm(grain, int(wanted)) if wanted.denominator == 1 and wanted > 0 else None
+
+
+def _stacks(module: nn.Module) -> list[str]:
+    """Find containers of layers alike: their children are of one class and have children of their own."""
+    found = []
+    for name, container in module.named_modules():
+        children = list(container.children())
+        alike = isinstance(container, (nn.ModuleList, nn.Sequential)) and len({type(child) for child in children}) == 1
+        if alike and all(any(True for _ in child.children()) for child in children):
+            found.append(f"{name}." if name else "")
+    return found
+
+
+def _kind(name: str, stacks: list[str]) -> str:
+    for stack in stacks:
+        if name.startswith(stack):
+            number, _, rest = name.removeprefix(stack).partition(".")
+            if number.isdigit():
+                name = f"{stack}{'#' * len(number)}.{rest}"
+    return name
+
+
+def parameter_dim(parameter: Tensor, dims: tuple[int | None, ...], tensor: Tensor, dim: int) -> int | None:
+    """Give the parameter's dim behind a dim of what shows it, if it is all of it."""
+    behind = dims[dim]
+    return behind if behind is not None and parameter.shape[behind] == tensor.shape[dim] else None

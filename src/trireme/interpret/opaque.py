@@ -1,0 +1,179 @@
+"""Autograd functions of the user's: what happens inside is hidden, so it is tried out.
+
+If a function, given every rank's shares in turn, returns exactly the shares of what it returns for whole
+inputs, and its gradients do the same, then it may run on shards. The trial uses random numbers in fp64, once per
+function and set of sharded dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from trireme.interpret.call import Call, sharded
+from trireme.interpret.collective import APPLY, take
+from trireme.interpret.split import Shard, Split
+from trireme.interpret.tensor_state import global_shape, shard_of, sources_of
+
+if TYPE_CHECKING:
+    from trireme.interpret.interpreter import Interpreter
+
+OpaqueDims = dict[str, tuple[int, ...] | None]
+"""By function and sharded dims: the sharded dim of each result, or None where shards would give something else."""
+
+_TRIAL_ERROR = 1e-9
+"""Largest difference over the largest number that the order of fp64 sums explains."""
+
+
+@contextmanager
+def watched_functions(interpreter: Interpreter) -> Iterator[None]:
+    """Show ``torch.autograd.Function.apply`` to the interpreter; torch has no hook for it."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            result = interpreter.apply_function(cls, args, kwargs)
+            return APPLY(cls, *args, **kwargs) if result is NotImplemented else result
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+def apply_opaque(call: Call, function: Any, known: OpaqueDims) -> Any:
+    """Run the function on local shards if that gives local shards of its results."""
+    shards = [shard_of(value) for value in call.args]
+    reference = next(shard for shard in shards if shard is not None)
+    unlike = [value for value, shard in zip(call.args, shards, strict=True) if shard and shard.split != reference.split]
+    if unlike:
+        raise call.refuse(unlike)
+    key = _key(function, call.args, shards)
+    if key not in known:
+        known[key] = _tried(function, call.args, shards, call.interpreter.line.degree)
+    dims = known[key]
+    if dims is None:
+        # The last one first: queries stay cut by heads if keys and values are whole.
+        raise call.refuse([value for value in call.args if shard_of(value)][-1:])
+    merged = Shard(dim=0, split=reference.split, sources=sources_of(call.args), unit=reference.unit)
+    args = [value if shard_of(value) else call.interpreter.spread(value) for value in call.args]
+    results = APPLY(function, *args, **call.kwargs)
+    several = isinstance(results, tuple)
+    marked = [
+        sharded(result, merged, dim=dim) for result, dim in zip(results if several else (results,), dims, strict=True)
+    ]
+    return tuple(marked) if several else marked[0]
+
+
+def _key(function: Any, args: tuple[Any, ...], shards: list[Shard | None]) -> str:
+    dims = ",".join(
+        "-" if shard is None else f"{shard.dim}/{value.ndim}" for value, shard in zip(args, shards, strict=True)
+    )
+    # How a dim is cut matters: halves may be independent where neighbours aren't.
+    kinds = sorted({part for shard in shards if shard is not None for part in shard.split.parts})
+    return f"{function.__module__}.{function.__qualname__}({dims}) {kinds}"
+
+
+def _tried(function: Any, args: tuple[Any, ...], shards: list[Shard | None], degree: int) -> tuple[int, ...] | None:
+    split = next(shard.split for shard in shards if shard is not None)
+    try:
+        with unset_fake_temporarily(), torch.enable_grad():
+            return _Trial(function, args, shards, split, degree).dims()
+    except Exception:
+        # Whatever a stranger's function does with made-up numbers: it is not known to work on shards.
+        return None
+
+
+class _Trial:
+    """One function on random whole inputs, and on each rank's shares of them."""
+
+    def __init__(
+        self, function: Any, args: tuple[Any, ...], shards: list[Shard | None], split: Split, degree: int
+    ) -> None:
+        self.function, self.shards, self.split, self.degree = function, shards, split, degree
+        generator = torch.Generator().manual_seed(0)
+        self.args = [_made_up(value, generator) for value in args]
+        self.generator = generator
+
+    def dims(self) -> tuple[int, ...] | None:
+        """Give the sharded dim of each result, or None."""
+        whole = self._run(self.args)
+        by_rank = [self._run(self._shares(rank)) for rank in range(self.degree)]
+        dims = []
+        for number, (result, _) in enumerate(whole):
+            dim = self._dim_of(result, [outs[number][0] for outs in by_rank])
+            if dim is None:
+                return None
+            dims.append(dim)
+        return tuple(dims) if self._same_grads(whole, dims) else None
+
+    def _run(self, args: list[Any]) -> list[tuple[Tensor, list[Any]]]:
+        leaves = [value.detach().requires_grad_() if _is_float(value) else value for value in args]
+        results = APPLY(self.function, *leaves)
+        return [(result, leaves) for result in (results if isinstance(results, tuple) else (results,))]
+
+    def _shares(self, rank: int) -> list[Any]:
+        return [
+            value if shard is None else take(value, shard.dim, shard.split, rank).contiguous()
+            for value, shard in zip(self.args, self.shards, strict=True)
+        ]
+
+    def _dim_of(self, whole: Tensor, by_rank: list[Tensor]) -> int | None:
+        for dim in range(whole.ndim):
+            if whole.shape[dim] == self.split.total and all(
+                _close(take(whole, dim, self.split, rank), local) for rank, local in enumerate(by_rank)
+            ):
+                return dim
+        return None
+
+    def _same_grads(self, whole: list[tuple[Tensor, list[Any]]], dims: list[int]) -> bool:
+        seeds = [torch.randn(result.shape, dtype=result.dtype, generator=self.generator) for result, _ in whole]
+        leaves = [leaf for leaf in whole[0][1] if _is_float(leaf)]
+        expected = _grads([result for result, _ in whole], leaves, seeds)
+        found = []
+        for rank in range(self.degree):
+            outs = self._run(self._shares(rank))
+            parts = [take(seed, dim, self.split, rank).contiguous() for seed, dim in zip(seeds, dims, strict=True)]
+            found.append(_grads([out for out, _ in outs], [leaf for leaf in outs[0][1] if _is_float(leaf)], parts))
+        shards = [shard for value, shard in zip(self.args, self.shards, strict=True) if _is_float(value)]
+        return all(
+            self._same_grad(grad, [each[number] for each in found], shards[number])
+            for number, grad in enumerate(expected)
+        )
+
+    def _same_grad(self, whole: Tensor | None, by_rank: list[Tensor | None], shard: Shard | None) -> bool:
+        given = [grad for grad in by_rank if grad is not None]
+        if whole is None or len(given) < len(by_rank):
+            return whole is None and not given
+        if shard is None:
+            return _close(whole, torch.stack(given).sum(0))
+        return all(_close(take(whole, shard.dim, self.split, rank), grad) for rank, grad in enumerate(given))
+
+
+def _grads(results: list[Tensor], leaves: list[Tensor], seeds: list[Tensor]) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(results, leaves, seeds, allow_unused=True)
+
+
+def _made_up(value: Any, generator: torch.Generator) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    shape = global_shape(value)
+    if value.is_floating_point():
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+    return torch.zeros(shape, dtype=value.dtype)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    return bool((a - b).abs().max() <= _TRIAL_ERROR * (1.0 + a.abs().max()))

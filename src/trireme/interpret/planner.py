@@ -1,0 +1,256 @@
+"""Decide how a module's parameters are cut for tensor parallelism, by running its own forward on fake tensors.
+
+The rules that will run are the rules that plan. Where one can't keep a tensor sharded, the weights responsible are
+cut differently (a fused matrix within its parts, in whole heads) or left whole, and the module is walked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trireme.errors import LayoutError
+from trireme.interpret.call import Call
+from trireme.interpret.collective import CollectiveCount, Line
+from trireme.interpret.interpreter import Interpreter
+from trireme.interpret.knowledge import Knowledge, Wish, parameter_dim
+from trireme.interpret.opaque import OpaqueDims
+from trireme.interpret.split import CannotSplitError, Shard, Split
+from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
+from trireme.interpret.tensor_state import (
+    Origin,
+    as_input,
+    is_input,
+    map_tensors,
+    origin_of,
+    shard_of,
+    sources_of,
+    tensors_in,
+    with_origin,
+    with_shard,
+)
+from trireme.words import say
+
+_MAX_PASSES = 200
+
+
+def plan_tensor_parallel(
+    module: nn.Module,
+    example_inputs: Mapping[str, Any],
+    *,
+    degree: int,
+    loss_fn: Callable[[Any], Tensor] | None = None,
+) -> TensorPlan:
+    """Give how each parameter is cut over ``degree`` ranks; neither module nor inputs change.
+
+    Args:
+        module: Plain, on any device or meta.
+        example_inputs: What ``forward`` takes, by name; a short batch will do.
+        degree: Ranks of the axis.
+        loss_fn: From the outputs to the loss. Without it outputs must be whole, so the head is.
+
+    Raises:
+        LayoutError: No way was found to run the module on shards.
+    """
+    knowledge = Knowledge(module=module, degree=degree)
+    opaque: OpaqueDims = {}
+    for number in range(1, _MAX_PASSES + 1):
+        walk = _Walk(knowledge, opaque)
+        try:
+            walk.run(example_inputs, loss_fn)
+        except _AgainError:
+            continue
+        except CannotSplitError as error:
+            if not knowledge.learn(error, walk.cuts):
+                raise LayoutError("interpret.no_way", what=say(error.key, **error.values)) from error
+            continue
+        if walk.cuts == knowledge.preset:
+            return _plan(walk, opaque, number)
+        knowledge.preset = dict(walk.cuts)
+    raise LayoutError("interpret.no_way", what=say("interpret.too_many_passes", passes=_MAX_PASSES))
+
+
+class _AgainError(Exception):
+    """A parameter was decided on after something had read it whole; the next pass knows from the start."""
+
+
+class _Walk:
+    """One pass through the module; the interpreter asks it how to cut."""
+
+    def __init__(self, knowledge: Knowledge, opaque: OpaqueDims) -> None:
+        self.knowledge, self.opaque = knowledge, opaque
+        self.cuts: dict[str, tuple[int, Split]] = {}
+        self._fakes: dict[str, Tensor] = {}
+        self._local: dict[int, Tensor] = {}
+
+    def run(self, inputs: Mapping[str, Any], loss_fn: Callable[[Any], Tensor] | None) -> None:
+        """Walk through module and loss."""
+        module = self.knowledge.module
+        line = Line(rank=0, degree=self.knowledge.degree, group=None, count=CollectiveCount())
+        fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake_mode, _swapped(module, lambda value, name: self._fake(fake_mode, value, name)):
+            for name, (dim, split) in self.knowledge.preset.items():
+                self._cut(name, dim, split)
+            given = map_tensors(dict(inputs), lambda value: as_input(fake_mode.from_tensor(value)))
+            with torch.enable_grad(), Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard):
+                outputs = module(**given)
+                result = outputs if loss_fn is None else loss_fn(outputs)
+        if sources_of(*_leaves(result)):
+            raise CannotSplitError("interpret.output", sources=sources_of(*_leaves(result)))
+
+    def _fake(self, fake_mode: FakeTensorMode, value: Tensor, name: str) -> Tensor:
+        fake = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else fake_mode.from_tensor(value.detach())
+        if isinstance(value, nn.Parameter):
+            fake = fake.requires_grad_(value.requires_grad)
+            with_origin(fake, Origin(name=name, dims=tuple(range(value.ndim))))
+            self._fakes[name] = fake
+        return fake
+
+    def resolve(self, value: Any) -> Any:
+        """Give arguments with decided parameters as local shards."""
+        return map_tensors(value, lambda tensor: self._local.get(id(tensor), tensor))
+
+    def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor | None:
+        """Cut the parameter behind a tensor as its partner is cut."""
+        place = self._place(tensor, dim)
+        if place is None or place[0] in self.cuts or self.knowledge.kind(place[0]) in self.knowledge.denied:
+            return None
+        self.knowledge.how[place[0]] = "interpret.by_partner"
+        return self._decided(tensor, *place, split)
+
+    def column(self, tensor: Tensor, dim: int) -> Tensor | None:
+        """Cut the parameter behind a tensor along a dim that shows in the result."""
+        place = self._place(tensor, dim)
+        if place is None or place[0] in self.cuts:
+            return None
+        split = self.knowledge.split(*place, tensor.shape[dim])
+        if split is None:
+            return None
+        self.knowledge.how[place[0]] = "interpret.by_column"
+        return self._decided(tensor, *place, split)
+
+    def fused(self, tensor: Tensor, dim: int, segments: tuple[int, ...], grain: int) -> Tensor | None:
+        """Cut a parameter whose parts are known."""
+        place = self._place(tensor, dim)
+        if place is not None:
+            key = (self.knowledge.kind(place[0]), place[1])
+            self.knowledge.wishes.setdefault(key, Wish(segments=segments, grain=grain))
+        return self.column(tensor, dim)
+
+    def _place(self, tensor: Tensor, dim: int) -> tuple[str, int] | None:
+        origin = origin_of(tensor)
+        if origin is None:
+            return None
+        behind = parameter_dim(self._fakes[origin.name], origin.dims, tensor, dim)
+        return None if behind is None else (origin.name, behind)
+
+    def _decided(self, tensor: Tensor, name: str, dim: int, split: Split) -> Tensor:
+        if tensor is not self._fakes[name]:
+            self.knowledge.preset[name] = (dim, split)
+            raise _AgainError
+        return self._cut(name, dim, split)
+
+    def _cut(self, name: str, dim: int, split: Split) -> Tensor:
+        fake = self._fakes[name]
+        shape = list(fake.shape)
+        shape[dim] = split.length(0)
+        local = torch.empty(shape, dtype=fake.dtype, device=fake.device, requires_grad=fake.requires_grad)
+        with_shard(local, Shard(dim=dim, split=split, sources=frozenset({name})))
+        self._local[id(fake)] = local
+        self.cuts[name] = (dim, split)
+        return local
+
+    def follow(self, call: Call, result: Any) -> None:
+        """Note which parameter a plain view shows, and which integers come from the inputs."""
+        first = next(tensors_in(call.args), None)
+        if not isinstance(result, Tensor) or first is None or result is first:
+            return
+        if is_input(first) and not result.is_floating_point() and not first.is_floating_point():
+            as_input(result)
+        origin = origin_of(first)
+        dims = None if origin is None else _followed(call, first, origin.dims)
+        if origin is not None and dims is not None and shard_of(result) is None:
+            with_origin(result, Origin(name=origin.name, dims=dims))
+
+
+def _followed(call: Call, tensor: Tensor, dims: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+    """Give the dims that a view of a parameter shows, for the views that weights are read through."""
+    last = tensor.ndim
+    match call.name:
+        case "t" | "T" | "mT" if last >= 2:
+            return (*dims[:-2], dims[-1], dims[-2])
+        case "transpose" | "swapaxes":
+            order = list(dims)
+            a, b = call.get(1, "dim0") % last, call.get(2, "dim1") % last
+            order[a], order[b] = order[b], order[a]
+            return tuple(order)
+        case "permute":
+            return tuple(dims[dim] for dim in call.listed(1, "dims"))
+        case "to" | "float" | "double" | "bfloat16" | "half" | "contiguous" | "type_as":
+            return dims
+        case "__getitem__" if isinstance(call.args[1], Tensor) and not call.args[1].is_floating_point():
+            return (*[None] * call.args[1].ndim, *dims[1:])
+        case _:
+            return None
+
+
+def _unheard(sentence: str) -> None:
+    """Planning gathers nothing, so nothing is told."""
+
+
+def _leaves(value: Any) -> Sequence[Tensor]:
+    if isinstance(value, Mapping):
+        return [leaf for each in value.values() for leaf in _leaves(each)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for each in value for leaf in _leaves(each)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+@contextmanager
+def _swapped(module: nn.Module, change: Callable[[Tensor, str], Tensor]) -> Iterator[None]:
+    """Put changed tensors in place of parameters and buffers, tied ones once, and put all back."""
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    changed: dict[int, Tensor] = {}
+    try:
+        for prefix, owner in module.named_modules():
+            for table in (owner._parameters, owner._buffers):
+                for name, value in list(table.items()):
+                    if value is None:
+                        continue
+                    kept.append((table, name, value))
+                    if id(value) not in changed:
+                        changed[id(value)] = change(value, f"{prefix}.{name}" if prefix else name)
+                    table[name] = changed[id(value)]
+        yield
+    finally:
+        for table, name, value in kept:
+            table[name] = value
+
+
+def _plan(walk: _Walk, opaque: OpaqueDims, passes: int) -> TensorPlan:
+    module = walk.knowledge.module
+    first: dict[int, str] = {}
+    ties: dict[str, str] = {}
+    parameters: dict[str, ParameterSplit] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        original = first.setdefault(id(parameter), name)
+        if original != name:
+            ties[name] = original
+        parameters[name] = _parameter(walk, original, tuple(parameter.shape))
+    return TensorPlan(
+        degree=walk.knowledge.degree, parameters=parameters, ties=ties, opaque=dict(opaque), passes=passes
+    )
+
+
+def _parameter(walk: _Walk, name: str, shape: tuple[int, ...]) -> ParameterSplit:
+    if name not in walk.cuts:
+        denied = walk.knowledge.denied.get(walk.knowledge.kind(name))
+        return ParameterSplit(shape=shape, dim=None, split=None, reason=denied or say("interpret.never_cut"))
+    dim, split = walk.cuts[name]
+    reason = say(walk.knowledge.how.get(name, "interpret.by_partner"))
+    return ParameterSplit(shape=shape, dim=dim, split=split, reason=reason)

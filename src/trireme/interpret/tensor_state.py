@@ -1,0 +1,96 @@
+"""What is remembered about a tensor, on the tensor: its shard, or the parameter it is a plain view of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trireme.interpret.split import Shard
+
+_SHARD = "_trireme_shard"
+_ORIGIN = "_trireme_origin"
+_INPUT = "_trireme_input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A whole tensor that shows a parameter; ``dims[i]`` is the parameter's dim behind its dim i, None if mixed."""
+
+    name: str
+    dims: tuple[int | None, ...]
+
+
+def shard_of(value: Any) -> Shard | None:
+    """Return how a tensor is sharded; None for whole tensors and everything else."""
+    return getattr(value, _SHARD, None) if isinstance(value, Tensor) else None
+
+
+def with_shard(tensor: Tensor, shard: Shard) -> Tensor:
+    """Remember that ``tensor`` is a local shard."""
+    setattr(tensor, _SHARD, shard)
+    return tensor
+
+
+def origin_of(value: Any) -> Origin | None:
+    """Return which undecided parameter a tensor shows; known while planning only."""
+    return getattr(value, _ORIGIN, None) if isinstance(value, Tensor) else None
+
+
+def with_origin(tensor: Tensor, origin: Origin) -> Tensor:
+    """Remember which parameter a tensor shows."""
+    setattr(tensor, _ORIGIN, origin)
+    return tensor
+
+
+def is_input(value: Any) -> bool:
+    """Whether a tensor is what the caller gave to the model, or integers made from it."""
+    return isinstance(value, Tensor) and hasattr(value, _INPUT)
+
+
+def as_input(tensor: Tensor) -> Tensor:
+    """Remember that the caller gave this."""
+    setattr(tensor, _INPUT, True)
+    return tensor
+
+
+def global_shape(tensor: Tensor) -> torch.Size:
+    """Return the shape user code sees."""
+    shard = shard_of(tensor)
+    if shard is None:
+        return tensor.shape
+    shape = list(tensor.shape)
+    shape[shard.dim] = shard.split.total
+    return torch.Size(shape)
+
+
+def tensors_in(*values: Any) -> Iterator[Tensor]:
+    """Yield the tensors in arguments, nested ones too."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(*value)
+        elif isinstance(value, dict):
+            yield from tensors_in(*value.values())
+
+
+def sources_of(*values: Any) -> frozenset[str]:
+    """Return the parameters that caused the shards among ``values``."""
+    shards = [shard_of(tensor) for tensor in tensors_in(*values)]
+    return frozenset().union(*(shard.sources for shard in shards if shard))
+
+
+def map_tensors(value: Any, change: Any) -> Any:
+    """Give the same nesting with every tensor replaced by ``change(tensor)``."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(each, change) for key, each in value.items()}
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        changed = [map_tensors(each, change) for each in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
+    return value
