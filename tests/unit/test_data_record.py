@@ -409,3 +409,11 @@ def test_a_cut_utf16_file_is_not_told_to_be_utf16(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("床前明月光".encode("utf-16")[:-1])
     with pytest.raises(DataError, match="no utf-16 text, and no other encoding"):
         texts(tmp_path / "a.txt", encoding="utf-16")
+
+
+def test_a_map_that_leaves_the_program_is_a_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving_map.py").write_text("def leave(record):\n    raise SystemExit(3)\n", encoding="utf-8")
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a b"}]))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match=r"a.jsonl:1: map leaving_map:leave raised SystemExit: 3"):
+        texts(tmp_path / "a.jsonl", map="leaving_map:leave")

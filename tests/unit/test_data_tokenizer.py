@@ -314,3 +314,46 @@ def test_long_runs_are_cut_and_other_texts_come_whole_to_the_trainer() -> None:
     pieces = list(_bounded("a b " + "c" * 1300 + " d"))
     assert "".join(pieces) == "a b " + "c" * 1300 + " d"
     assert max(map(len, pieces)) == 512
+
+
+@pytest.mark.parametrize(("unknown", "loses"), [("[UNK]", "unknown"), (None, "vanish")])
+def test_tok_01_a_tokenizer_that_loses_characters_is_told_so(tmp_path: Path, unknown: str | None, loses: str) -> None:
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import models
+
+    vocabulary = {"[UNK]": 0, "a": 1}
+    Engine(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown)).save(str(tmp_path / "t.json"))
+    notices: list[str] = []
+    data = DataSection(tokenizer=str(tmp_path / "t.json"))
+    assert resolve_tokenizer(data, cache_dir=tmp_path / "c", notice=notices.append).loses == loses
+    assert len(notices) == 1
+    assert "can't write every text" in notices[0]
+
+
+def test_tok_01_a_tokenizer_that_is_learned_here_loses_nothing() -> None:
+    assert train_tokenizer(["a b"], vocab_size=300).loses == ""
+
+
+def test_a_vocabulary_without_a_token_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import models
+
+    Engine(models.BPE()).save(str(tmp_path / "t.json"))
+    with pytest.raises(DataError, match="its vocabulary is empty"):
+        load_tokenizer(tmp_path / "t.json")
+
+
+def test_a_vocabulary_beyond_any_use_is_refused_before_the_trainer_takes_its_memory() -> None:
+    with pytest.raises(DataError, match="99999999999 is beyond any use"):
+        train_tokenizer(["a b"], vocab_size=99_999_999_999)
+
+
+def test_tok_08_a_special_token_is_no_word_of_a_dictionary() -> None:
+    with pytest.raises(DataError, match=r"holds <\|end\|>"):
+        train_tokenizer(["a b"], vocab_size=300, words=["a", "<|end|>"])
+
+
+def test_a_tokenizer_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(DataError, match="file"):
+        train_tokenizer(["a b"], vocab_size=300).save(tmp_path / "file")

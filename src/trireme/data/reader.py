@@ -97,7 +97,7 @@ class DocumentReader:
         code = getattr(self.map.function, "__code__", None)
         try:
             value = self.map.function(dict(record.value))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function that leaves would end the program without a word
             place = error_place(error, function_file=code.co_filename if code else None)
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             values = {"where": record.where, "spec": self.map.spec, "reason": reason, "place": place or self.map.spec}

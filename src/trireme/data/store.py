@@ -89,7 +89,7 @@ class TokenStore:
     def document(self, number: int) -> np.ndarray:
         """Return the tokens of one document."""
         start = int(self.starts[number])
-        shard = int(np.searchsorted(self.shard_bases, start, side="right")) - 1
+        shard = int(np.searchsorted(self.shard_bases[1:-1], start, side="right"))  # an empty one may lie behind the end
         offset = start - int(self.shard_bases[shard])
         return self.shards[shard][offset : offset + int(self.lengths[number])]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from trireme.data.decode import ByteDecoder, PieceDecoder, StreamDecoder, bytes_of_vocabulary
+from trireme.data.shard import disk_errors
 from trireme.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LONG_TEXT_CHARACTERS = 1 << 20
 """A longer text is encoded in pieces where that provably changes nothing; the library keeps some 100 bytes a token."""
 _CONTEXT_CHARACTERS = 128
+_RARE = "\U0002a6a5"
+"""A character that is in no vocabulary unless every text can be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +185,13 @@ class Tokenizer:
         ids = (self._engine.token_to_id(name) for name in names)
         return next((i for i in ids if i is not None), None)
 
+    @cached_property
+    def loses(self) -> str:
+        """What becomes of a character outside the vocabulary: nothing is lost (empty), ``unknown`` or ``vanish``."""
+        if self._bytes_by_id is not None or self.decode(self.encode(_RARE), skip_special=False).strip() == _RARE:
+            return ""
+        return "unknown" if self.encode(_RARE) else "vanish"
+
     def token_text(self, token_id: int) -> str:
         """Return one token as a person may read it: its text, or its bytes where it is part of a character."""
         if self._bytes_by_id is None:
@@ -191,7 +201,11 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json`` as transformers reads them."""
-        folder.mkdir(parents=True, exist_ok=True)
+        with disk_errors(folder, needed_bytes=len(self.text)):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write(folder)
+
+    def _write(self, folder: Path) -> None:
         names = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",

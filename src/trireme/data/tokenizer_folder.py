@@ -9,6 +9,7 @@ from typing import Any
 
 from trireme.data.tokenizer import Specials, Tokenizer
 from trireme.errors import DataError
+from trireme.words import say
 
 _USUAL_BEGIN = ("<|begin|>", "<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "[CLS]")
 _USUAL_END = ("<|end|>", "</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "[SEP]")
@@ -34,6 +35,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception for whatever it can't parse
         reason = " ".join(str(error).split())[:200]
         raise DataError("data.tokenizer_damaged", path=file, reason=reason or type(error).__name__) from error
+    if not tokenizer.vocab_size:
+        raise DataError("data.tokenizer_damaged", path=file, reason=say("data.no_token_in_it"))
     return tokenizer.with_specials(_find_specials(file.parent, tokenizer))
 
 

@@ -95,7 +95,10 @@ def resolve_tokenizer(
         DataError: It can't be loaded, or the sources can't be read or hold no text.
     """
     if data.tokenizer:
-        return load_tokenizer(data.tokenizer)
+        given = load_tokenizer(data.tokenizer)
+        if notice and given.loses:
+            notice(say(f"data.tokenizer_{given.loses}", tokenizer=given.origin))
+        return given
     sample = take_sample(data)
     folder = cache_dir / "tokenizers" / _key(data, sample, cache_dir=cache_dir)
     tokenizer = _open_trained(folder)

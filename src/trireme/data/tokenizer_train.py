@@ -16,6 +16,8 @@ from trireme.errors import DataError
 TRAINER_VERSION = 2
 """Raise it when the same texts would give another tokenizer; the cache of trained ones follows it."""
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
+LARGEST_VOCABULARY = 1 << 22
+"""The trainer takes memory for the whole vocabulary at once, and ends the process where there is none."""
 _MIN_FREQUENCY = 2
 _PIECE_CHARACTERS = 1 << 18
 _LONGEST_RUN = 512
@@ -36,9 +38,14 @@ def train_tokenizer(
     fewer tokens than ``vocab_size``; the tokenizer's own ``vocab_size`` says how many.
 
     Raises:
-        DataError: ``vocab_size`` has no room for the bytes, the special tokens and the words, or there is no text.
+        DataError: ``vocab_size`` has no room for the bytes, the special tokens and the words, or is beyond any
+            use; a word is a special token; there is no text.
     """
     unique = list(dict.fromkeys(words))
+    if special := next((word for word in unique if word in (BEGIN, END, PAD)), None):
+        raise DataError("data.word_is_special", word=special)
+    if vocab_size > LARGEST_VOCABULARY:
+        raise DataError("data.vocab_too_large", vocab_size=vocab_size, most=LARGEST_VOCABULARY)
     room = vocab_size - 256 - 3 - len(unique)
     if room < 0:
         raise DataError("data.vocab_too_small", vocab_size=vocab_size, words=len(unique), least=259 + len(unique))

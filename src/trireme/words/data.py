@@ -225,6 +225,25 @@ TEXTS: dict[str, Text] = {
         en="data.tokenizer: {path} is no valid tokenizer file: {reason}. Copy it again.",
         zh="data.tokenizer：{path} 不是有效的分词器文件：{reason}。请重新拷贝。",
     ),
+    "no_token_in_it": Text(en="its vocabulary is empty", zh="词表为空"),
+    "tokenizer_unknown": Text(
+        en="{tokenizer} can't write every text: what its vocabulary lacks becomes its unknown token. "
+        "Byte-level tokenizers lose nothing.",
+        zh="{tokenizer} 不能表示所有文本：词表之外的字符会变成 unknown token。字节级分词器不会丢失任何内容。",
+    ),
+    "tokenizer_vanish": Text(
+        en="{tokenizer} can't write every text: characters that its vocabulary lacks vanish without a trace. "
+        "Byte-level tokenizers lose nothing.",
+        zh="{tokenizer} 不能表示所有文本：词表之外的字符会直接消失。字节级分词器不会丢失任何内容。",
+    ),
+    "vocab_too_large": Text(
+        en="A vocabulary of {vocab_size} is beyond any use; take at most {most}.",
+        zh="词表大小 {vocab_size} 过大；最多 {most}。",
+    ),
+    "word_is_special": Text(
+        en="The dictionary holds {word}, which is a special token already; remove it.",
+        zh="词典中的 {word} 已是特殊 token，请从词典中去掉。",
+    ),
     "no_special_token": Text(
         en="data.{setting} is true, but the tokenizer {tokenizer} has no {kind} token (looked in {origin}). "
         "Leave the key out or set it to false.",
