@@ -75,7 +75,7 @@ class SampleMap:
     def _call(self, sample: Sample, *, key: int, sample_id: int) -> Mapping[str, Any]:
         try:
             returned = self._function(sample, np.random.Generator(np.random.PCG64(key)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             code = getattr(self._function, "__code__", None)
             place = error_place(error, function_file=code.co_filename if code else None)
             raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
