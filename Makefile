@@ -19,6 +19,7 @@ help:
 
 demo: $(VENV)/.installed
 	$(BIN)/trireme train $(RECIPE) --overwrite
+	@echo "To use trireme in this shell: . $(BIN)/activate"
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
