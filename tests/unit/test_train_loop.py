@@ -482,3 +482,18 @@ def test_the_default_cadence_is_ten_times_a_run_with_samples_and_checkpoints():
     assert cadence == Cadence(eval_every_steps=10, sample_every_steps=10, save_every_steps=10)
     own = build_cadence(section(eval_every_steps=7), CheckpointSection(every_steps=3), max_steps=95)
     assert own == Cadence(eval_every_steps=7, sample_every_steps=7, save_every_steps=3)
+
+
+def test_a_save_that_failed_is_no_save_to_a_callback():
+    class Counting(Callback):
+        saves = 0
+
+        def on_save(self, args, state, control, **kwargs):
+            self.saves += 1
+
+    told = Counting()
+    cadence = Cadence(eval_every_steps=None, sample_every_steps=None, save_every_steps=2)
+    answers = iter([False, True, True])
+    pieces = make_pieces(_stepper("fp32"), cadence=cadence, callbacks=(told,), save=lambda snapshot: next(answers))
+    assert fit(pieces).status == "finished"
+    assert told.saves == 2
