@@ -19,7 +19,7 @@ class TrainSection(Section):
         None, ge=1, description="Stop after this many tokens (padding included), rounded up to a step."
     )
     epochs: Number | None = Field(None, gt=0, description="Passes over all samples, rounded up to a step.")
-    global_batch_seqs: Whole = Field(32, ge=1, description="Sequences an optimizer step.")
+    global_batch_seqs: Whole = Field(32, ge=1, le=2**24, description="Sequences an optimizer step.")
     microbatch_seqs: Whole | None = Field(
         None, ge=1, description="Sequences a forward and backward; the rest is accumulated. Default: all of a rank's."
     )
