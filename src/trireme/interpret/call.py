@@ -28,7 +28,9 @@ class Call:
     @property
     def name(self) -> str:
         """The function's name, for messages."""
-        return getattr(self.function, "__name__", str(self.function))
+        name: str = getattr(self.function, "__name__", str(self.function))
+        # A property's getter is known by its property.
+        return self.function.__self__.__name__ if name == "__get__" else name  # type: ignore[attr-defined]
 
     def get(self, place: int, *names: str, default: Any = None) -> Any:
         """Return an argument by place or by one of its names."""

@@ -71,7 +71,7 @@ def _sharded_label(call: Call, operands: list[Tensor], labels: Sequence[Labels])
 def _local(call: Call, operand: Tensor, names: Labels, label: str, shard: Shard) -> Tensor:
     if shard_of(operand) is not None:
         return operand
-    if label in names:
+    if label in names and operand.shape[list(names).index(label)] == shard.split.total:
         return call.interpreter.share(operand, list(names).index(label), shard.split)
     met_shards: Tensor = call.interpreter.spread(operand)
     return met_shards

@@ -26,13 +26,20 @@ def getitem(call: Call) -> Any:
         looked_up = Call(interpreter=call.interpreter, function=F.embedding, args=(entries[0], x), kwargs={})
         return embedding(looked_up)
     entries = _without_ellipsis(entries, x.ndim)
-    if sum(isinstance(entry, (Tensor, list)) for entry in entries) > 1:
+    if not _is_plain(entries):
         raise call.refuse(x)
     return _indexed(call, x, entries)
 
 
 def _is_row_lookup(x: Tensor, index: Tensor) -> bool:
     return x.ndim == 2 and the_shard(x).dim == 0 and index.dtype in (torch.int64, torch.int32)
+
+
+def _is_plain(entries: list[Any]) -> bool:
+    """Integers and slices, or slices and one tensor: with both, torch moves the indexed dims to the front."""
+    known = all(entry is None or isinstance(entry, (int, slice, Tensor)) for entry in entries)
+    tensors = sum(isinstance(entry, Tensor) for entry in entries)
+    return known and tensors <= 1 and not (tensors and any(isinstance(entry, int) for entry in entries))
 
 
 def _without_ellipsis(entries: list[Any], ndim: int) -> list[Any]:

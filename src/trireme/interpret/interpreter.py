@@ -16,14 +16,16 @@ from torch.overrides import TorchFunctionMode
 
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call
-from trireme.interpret.collective import Line, gather, spread, sum_partial, take
+from trireme.interpret.collective import Line, apply_function, gather, spread, sum_partial, take
 from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
 from trireme.interpret.split import CannotSplitError, Split
 from trireme.interpret.table import DECIDES, RULES
 from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in
 from trireme.words import say
 
-_IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ior__", "__iand__"})
+_IN_PLACE = frozenset(
+    {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ior__", "__iand__", "__set__"}
+)
 
 
 class Decider(Protocol):
@@ -77,6 +79,11 @@ class Interpreter(TorchFunctionMode):
         self._watched.pop().__exit__(*error)
         if not self._watched:
             self._spread.clear()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls are being met right now."""
+        return bool(self._watched)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -147,17 +154,28 @@ class Interpreter(TorchFunctionMode):
         shard = shard_of(tensor)
         return tensor if shard is None else gather(tensor, shard.dim, shard.split, self.line)
 
-    def apply_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an autograd function of the user's, whose inside no rule sees."""
+    def apply_function(self, function: Any, args: tuple[Any, ...]) -> Any:
+        """Run an autograd function of the user's, whose inside no rule sees; NotImplemented if nothing is sharded."""
         if self.decider is not None:
             args = self.decider.resolve(args)
-        if not sources_of(args, kwargs):
+        if not sources_of(args):
             return NotImplemented
-        call = Call(interpreter=self, function=function.apply, args=args, kwargs=kwargs)
+        call = Call(interpreter=self, function=_Applied(function), args=args, kwargs={})
         try:
             return apply_opaque(call, function, self.opaque)
         except CannotSplitError as error:
             return self._whole(call, error)
+
+
+class _Applied:
+    """An autograd function as something to call, under its own name."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__: str = function.__qualname__
+
+    def __call__(self, *args: Any) -> Any:
+        return apply_function(self.function, *args)
 
 
 def _writes_into_shard(call: Call) -> bool:

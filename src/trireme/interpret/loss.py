@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trireme.interpret.call import Call
-from trireme.interpret.collective import APPLY, Line
+from trireme.interpret.collective import Line, apply_function
 from trireme.interpret.split import Shard
 from trireme.interpret.tensor_state import shard_of
 
@@ -32,7 +32,7 @@ def cross_entropy(call: Call) -> Any:
     rows = logits.movedim(class_dim, -1).reshape(-1, logits.shape[class_dim])
     smoothing = call.get(7, "label_smoothing", default=0.0)
     flat = target.reshape(-1)
-    losses: Tensor = APPLY(_CutCrossEntropy, rows, flat, call.interpreter.line, shard, ignored, smoothing)
+    losses: Tensor = apply_function(_CutCrossEntropy, rows, flat, call.interpreter.line, shard, ignored, smoothing)
     return _reduced(losses, flat != ignored, call.get(6, "reduction", default="mean"), target.shape)
 
 

@@ -7,16 +7,19 @@ function and set of sharded dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.autograd.function import _SingleLevelFunction
+from torch.utils import checkpoint
 
+from trireme.errors import LayoutError
 from trireme.interpret.call import Call, sharded
-from trireme.interpret.collective import APPLY, take
+from trireme.interpret.collective import apply_function, take
 from trireme.interpret.split import Shard, Split
 from trireme.interpret.tensor_state import global_shape, shard_of, sources_of
 
@@ -32,19 +35,43 @@ _TRIAL_ERROR = 1e-9
 
 @contextmanager
 def watched_functions(interpreter: Interpreter) -> Iterator[None]:
-    """Show ``torch.autograd.Function.apply`` to the interpreter; torch has no hook for it."""
-    original = torch.autograd.Function.__dict__["apply"]
+    """Show ``torch.autograd.Function.apply`` and recomputation to the interpreter; torch has no hook for them."""
+    recompute: Any = checkpoint._checkpoint_without_reentrant_generator
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: Any, *args: Any) -> Any:
+        if cls is checkpoint.CheckpointFunction:
+            raise LayoutError("interpret.reentrant")
         with torch._C.DisableTorchFunction():
-            result = interpreter.apply_function(cls, args, kwargs)
-            return APPLY(cls, *args, **kwargs) if result is NotImplemented else result
+            result = interpreter.apply_function(cls, args)
+        return apply_function(cls, *args) if result is NotImplemented else result
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+    def entering(function: Callable[..., Any], *rest: Any, **options: Any) -> Any:
+        return recompute(_under(interpreter, function), *rest, **options)
+
+    # Below Function.apply, for people keep that method under a name of their own.
+    outer = _SingleLevelFunction.__dict__.get("apply")
+    _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+    checkpoint._checkpoint_without_reentrant_generator = entering  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        if outer is None:
+            del _SingleLevelFunction.apply  # type: ignore[attr-defined]
+        else:
+            _SingleLevelFunction.apply = outer  # type: ignore[attr-defined]
+        checkpoint._checkpoint_without_reentrant_generator = recompute
+
+
+def _under(interpreter: Interpreter, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Enter the interpreter again where backward makes activations anew, which happens outside it."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if interpreter.is_active:
+            return function(*args, **kwargs)
+        with interpreter:
+            return function(*args, **kwargs)
+
+    return run
 
 
 def apply_opaque(call: Call, function: Any, known: OpaqueDims) -> Any:
@@ -63,7 +90,7 @@ def apply_opaque(call: Call, function: Any, known: OpaqueDims) -> Any:
         raise call.refuse([value for value in call.args if shard_of(value)][-1:])
     merged = Shard(dim=0, split=reference.split, sources=sources_of(call.args), unit=reference.unit)
     args = [value if shard_of(value) else call.interpreter.spread(value) for value in call.args]
-    results = APPLY(function, *args, **call.kwargs)
+    results = apply_function(function, *args)
     several = isinstance(results, tuple)
     marked = [
         sharded(result, merged, dim=dim) for result, dim in zip(results if several else (results,), dims, strict=True)
@@ -115,7 +142,7 @@ class _Trial:
 
     def _run(self, args: list[Any]) -> list[tuple[Tensor, list[Any]]]:
         leaves = [value.detach().requires_grad_() if _is_float(value) else value for value in args]
-        results = APPLY(self.function, *leaves)
+        results = apply_function(self.function, *leaves)
         return [(result, leaves) for result in (results if isinstance(results, tuple) else (results,))]
 
     def _shares(self, rank: int) -> list[Any]:

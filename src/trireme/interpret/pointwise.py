@@ -40,6 +40,8 @@ def met(call: Call, tensor: Tensor, shard: Shard, from_right: int) -> Tensor:
     if tensor.ndim + from_right < 0 or tensor.shape[from_right] == 1:
         met_shards: Tensor = call.interpreter.spread(tensor)
         return met_shards
+    if tensor.shape[from_right] != shard.split.total:
+        raise call.refuse(call.args, call.kwargs)
     return call.interpreter.share(tensor, tensor.ndim + from_right, shard.split)
 
 

@@ -93,38 +93,44 @@ def _segments_of(call: Call, x: Tensor, shard: Shard, sizes: list[int]) -> list[
 def cat(call: Call) -> Any:
     """Join tensors; along the sharded dim their segments are joined too."""
     tensors = call.get(0, "tensors")
-    shards = _alike(call, tensors)
-    first = shards[0]
+    first = _first_shard(tensors)
     dim = call.get(1, "dim", "axis", default=0) % tensors[0].ndim
-    joined = Split(parts=tuple(part for shard in shards for part in shard.split.parts))
     if dim != first.dim:
-        if any(shard.split != first.split for shard in shards):
-            raise call.refuse(tensors)
-        joined = first.split
-    return _with_sources(torch.cat(list(tensors), dim), first, first.dim, joined, sources_of(tensors))
+        return _with_sources(torch.cat(_alike(call, tensors, first), dim), first, first.dim, first.split, tensors)
+    shards = [shard_of(tensor) for tensor in tensors]
+    if any(shard is None or shard.dim != dim for shard in shards):
+        raise call.refuse(tensors)
+    joined = Split(parts=tuple(part for shard in shards if shard is not None for part in shard.split.parts))
+    return _with_sources(torch.cat(list(tensors), dim), first, dim, joined, tensors)
 
 
 def stack(call: Call) -> Any:
     """Join tensors along a new dim."""
     tensors = call.get(0, "tensors")
-    shards = _alike(call, tensors)
-    first = shards[0]
-    if any(shard.split != first.split for shard in shards):
-        raise call.refuse(tensors)
+    first = _first_shard(tensors)
     dim = call.get(1, "dim", default=0) % (tensors[0].ndim + 1)
-    result = torch.stack(list(tensors), dim)
-    return _with_sources(result, first, first.dim + (dim <= first.dim), first.split, sources_of(tensors))
+    result = torch.stack(_alike(call, tensors, first), dim)
+    return _with_sources(result, first, first.dim + (dim <= first.dim), first.split, tensors)
 
 
-def _alike(call: Call, tensors: Sequence[Tensor]) -> list[Shard]:
-    """Give the shards of tensors that are all cut in the same dim."""
-    shards = [shard_of(tensor) for tensor in tensors]
-    found = [shard for shard in shards if shard is not None]
-    if len(found) < len(shards) or any(shard.dim != found[0].dim for shard in found):
-        raise call.refuse(tensors)
-    return found
+def _first_shard(tensors: Sequence[Tensor]) -> Shard:
+    return next(shard for shard in map(shard_of, tensors) if shard is not None)
 
 
-def _with_sources(tensor: Tensor, shard: Shard, dim: int, split: Split, sources: frozenset[str]) -> Tensor:
-    joined = Shard(dim=shard.dim, split=shard.split, sources=sources, unit=shard.unit)
-    return sharded(tensor, joined, dim=dim, split=split)
+def _alike(call: Call, tensors: Sequence[Tensor], first: Shard) -> list[Tensor]:
+    """Give local tensors that are all cut as the first shard is; whole ones are cut for it."""
+    local = []
+    for tensor in tensors:
+        shard = shard_of(tensor)
+        if shard is None and tensor.ndim > first.dim and tensor.shape[first.dim] == first.split.total:
+            local.append(call.interpreter.share(tensor, first.dim, first.split))
+        elif shard is not None and (shard.dim, shard.split) == (first.dim, first.split):
+            local.append(tensor)
+        else:
+            raise call.refuse(tensor if shard is not None else tensors)
+    return local
+
+
+def _with_sources(tensor: Tensor, shard: Shard, dim: int, split: Split, joined: Sequence[Tensor]) -> Tensor:
+    caused = Shard(dim=shard.dim, split=shard.split, sources=sources_of(joined), unit=shard.unit)
+    return sharded(tensor, caused, dim=dim, split=split)

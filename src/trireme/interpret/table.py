@@ -34,7 +34,7 @@ rsqrt reciprocal sigmoid tanh sin cos erf abs absolute sign floor ceil round tru
 minimum maximum fmod remainder where masked_fill nan_to_num isnan isinf isfinite eq ne lt gt le ge logical_and
 logical_or logical_not logical_xor lerp addcmul addcdiv atan2 relu gelu silu mish softplus leaky_relu elu selu celu
 hardtanh relu6 hardswish hardsigmoid logsigmoid softsign tanhshrink logit sinc
-float half bfloat16 double int long bool type clone contiguous detach zeros_like ones_like full_like
+float half bfloat16 double int long bool type clone contiguous detach data zeros_like ones_like full_like
 __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __div__ __rdiv__ __pow__ __rpow__ __neg__
 __abs__ __eq__ __ne__ __lt__ __gt__ __le__ __ge__ __and__ __or__ __xor__ __invert__ __rand__ __ror__ __mod__
 __iadd__ __isub__ __imul__ __itruediv__ __iand__ __ior__

@@ -29,6 +29,10 @@ TEXTS: dict[str, Text] = {
         en="{what} writes into a tensor that {names} cut, which can't be gathered; write it without in-place assignment",
         zh="{what} 就地写入由 {names} 切分的张量，无法聚合；请改成不就地赋值的写法",
     ),
+    "reentrant": Text(
+        en="reentrant recomputation runs a module's code outside the interpreter; use checkpoint(..., use_reentrant=False)",
+        zh="可重入的重计算会在解释器之外运行模块代码；请使用 checkpoint(..., use_reentrant=False)",
+    ),
     "no_way": Text(
         en="no way was found to run this module on shards: {what}; it runs whole with tp=1",
         zh="没有找到在切分张量上运行该模块的方式：{what}；设 tp=1 即可完整运行",
