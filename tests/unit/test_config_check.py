@@ -33,7 +33,10 @@ def notices(*overrides: str) -> list[str]:
         (["model.name="], "give one of model.name (e.g. llama-19m), model.factory, model.path"),
         (["model.path=x"], "model.name = llama-19m, model.path = x: exactly one may say which model"),
         (["model.name=", "model.path=x", "model.d_model=64"], "model.d_model only changes a named size"),
-        (["model.name=", "model.factory=nothing"], "model.factory = nothing is neither package.module:function nor path/to/file.py:function"),
+        (
+            ["model.name=", "model.factory=nothing"],
+            "model.factory = nothing is neither package.module:function nor path/to/file.py:function",
+        ),
         (["model.factory_args={a: 1}"], "model.factory_args needs model.factory"),
         (["model.num_heads=6", "model.num_kv_heads=4"], "must be a multiple of model.num_kv_heads = 4"),
         (["model.num_heads=6", "model.d_model=64"], "model.d_model = 64 must be a multiple of model.num_heads = 6"),

@@ -20,11 +20,9 @@ def _kinds(**sections):
 
 def test_every_key_that_is_named_in_a_class_exists():
     known = {
-        f"{section}.{key}"
-        for section, field in RunConfig.model_fields.items()
-        for key in field.annotation.model_fields
+        f"{section}.{key}" for section, field in RunConfig.model_fields.items() for key in field.annotation.model_fields
     } | set(RunConfig.model_fields)
-    assert (FREE | ROUNDING | SCHEDULE | ACCEPTED) <= known
+    assert known >= (FREE | ROUNDING | SCHEDULE | ACCEPTED)
 
 
 def test_no_key_is_in_two_classes():
@@ -64,7 +62,7 @@ def test_a_fixed_key_is_refused_even_if_insisted_on():
 
 def test_a_key_that_changes_learning_is_refused_until_it_is_insisted_on():
     changes = find_changes(_config(), _config(train={"weight_decay": 0.0}))
-    with pytest.raises(ConfigError, match="--accept train.weight_decay"):
+    with pytest.raises(ConfigError, match=r"--accept train\.weight_decay"):
         check_changes(changes, accept=frozenset())
     check_changes(changes, accept=frozenset({"train.weight_decay"}))
 
