@@ -158,7 +158,7 @@ def test_a_text_that_changed_in_place_is_refused(bench):
     before = fingerprint(bench.path / "runs/run")
     answer = bench.train("data.tokenizer_vocab_size=310", "train.max_steps=8", "--extend", "hold", "--resume")
     assert answer.exit_code == 2, answer.output
-    assert "source 0" in answer.errors
+    assert "data.sources.0" in answer.errors
     assert fingerprint(bench.path / "runs/run") == before
 
 

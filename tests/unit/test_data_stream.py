@@ -165,13 +165,13 @@ def test_changed_options_are_named_when_a_state_is_checked(change: dict[str, Any
 def test_changed_sources_are_named_when_a_state_is_checked() -> None:
     one, two = make_store(one_row_documents(9)), make_store(one_row_documents(9))
     state = make_stream(one, two).state(3, global_batch_seqs=4)
-    with pytest.raises(CheckpointError, match="source 1 has other documents"):
+    with pytest.raises(CheckpointError, match=r"data\.sources\.1 has other documents"):
         make_stream(one, make_store(one_row_documents(9), first_token=1)).check_state(state)
     with pytest.raises(CheckpointError, match="number of sources was 2, is 1"):
         make_stream(one).check_state(state)
     longer = make_store([9] * 8 + [10])
     longer.hashes = two.hashes
-    with pytest.raises(CheckpointError, match="source 1 become other tokens"):
+    with pytest.raises(CheckpointError, match=r"data\.sources\.1 become other tokens"):
         make_stream(one, longer).check_state(state)
     with pytest.raises(CheckpointError, match="global_batch_seqs was 4, is 8"):
         make_stream(one, two).check_state(state, global_batch_seqs=8)
@@ -185,7 +185,7 @@ def test_a_changed_tokenizer_is_named_and_its_consequences_are_not() -> None:
     state["parts"]["tokenizer"], state["fingerprint"] = "0" * 32, "x"
     with pytest.raises(CheckpointError, match=r"another tokenizer \(00000000") as caught:
         make_stream(make_store([9] * 8 + [10])).check_state(state)
-    assert "source 0" not in str(caught.value)
+    assert "sources.0" not in str(caught.value)
 
 
 def drawn_inputs(stream: SampleStream, *, steps: int, degree: int) -> dict[tuple[int, int], list[int]]:

@@ -144,7 +144,7 @@ def check_no_model(model: ModelSection) -> Iterator[Finding]:
     """A module is given as an object, so no key may name another or shape it."""
     for name in type(model).model_fields:
         if name != "init_from":
-            yield from _void(model, "model", name, because="module=...", is_problem=True)
+            yield from _void(model, "model", name, because="module=", is_problem=True)
 
 
 def _check_heads(model: ModelSection) -> Iterator[Finding]:

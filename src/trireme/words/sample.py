@@ -50,9 +50,9 @@ TEXTS: dict[str, Text] = {
         "或一个都不写（不写时每个样本出现次数相同）。",
     ),
     "weighted_source_is_empty": Text(
-        en="Source {index} has a weight but no sample to train on. Remove it, or see the data report for what "
+        en="data.sources.{index} has a weight but no sample to train on. Remove it, or see the data report for what "
         "became of its documents.",
-        zh="第 {index} 个数据源给了 weight，却没有可训练的样本。请去掉它，或查看数据报告，了解其文档的去向。",
+        zh="data.sources.{index} 给了 weight，却没有可训练的样本。请去掉它，或查看数据报告，了解其文档的去向。",
     ),
     "weights_rounded": Text(
         en="The weights have no common period up to {period}; shares are rounded to {period}ths: {shares}.",
@@ -122,15 +122,15 @@ TEXTS: dict[str, Text] = {
         en="another tokenizer ({before}..., now {now}...)", zh="分词器不同（原 {before}…，现 {now}…）"
     ),
     "changed_texts": Text(
-        en="source {index} has other documents or another order of them", zh="第 {index} 个数据源的文档或其次序变了"
+        en="data.sources.{index} has other documents or another order of them", zh="data.sources.{index} 的文档或其次序变了"
     ),
     "changed_tokens": Text(
-        en="the documents of source {index} become other tokens (add_bos, add_eos, parse_special, prompt_field)",
-        zh="第 {index} 个数据源的文档变成了不同的 token（add_bos、add_eos、parse_special、prompt_field）",
+        en="the documents of data.sources.{index} become other tokens (add_bos, add_eos, parse_special, prompt_field)",
+        zh="data.sources.{index} 的文档变成了不同的 token（add_bos、add_eos、parse_special、prompt_field）",
     ),
     "changed_rows": Text(
-        en="source {index} is split or packed another way (eval_fraction, eval_sources, seed)",
-        zh="第 {index} 个数据源的切分或打包方式变了（eval_fraction、eval_sources、seed）",
+        en="data.sources.{index} is split or packed another way (eval_fraction, eval_sources, seed)",
+        zh="data.sources.{index} 的切分或打包方式变了（eval_fraction、eval_sources、seed）",
     ),
     # loader
     "worker_died": Text(
