@@ -93,5 +93,5 @@ def test_some_weights_given_and_some_not_is_an_error_that_names_the_source() -> 
 
 
 def test_a_weight_on_a_source_without_samples_is_an_error() -> None:
-    with pytest.raises(DataError, match="Source 1"):
+    with pytest.raises(DataError, match=r"data\.sources\.1"):
         build_mixture([5, 0], weights=[0.5, 0.5])
