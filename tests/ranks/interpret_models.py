@@ -210,6 +210,21 @@ class ManyParts(nn.Module):
         return mixed.transpose(1, 2).reshape(B, T, C) + self.down(F.silu(gate) * up)
 
 
+class MultiQuery(nn.Module):
+    """All query heads, then one key and one value head, taken out of one view by slices."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, WIDTH + 2 * 8)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        heads = self.qkv(x).view(B, T, HEADS + 2, 8)
+        q, k, v = (each.transpose(1, 2) for each in (heads[..., :-2, :], heads[..., -2:-1, :], heads[:, :, -1:]))
+        weights = torch.softmax(q @ k.transpose(2, 3) / 8**0.5, dim=-1)
+        return (weights @ v).transpose(1, 2).reshape(B, T, C)
+
+
 class Convolution(nn.Module):
     """Two convolutions over positions with a depthwise one between."""
 
@@ -257,6 +272,7 @@ STYLES = {
     "fused_groups": lambda: Stacked(StyleBlock(FusedGroups())),
     "raw_parameters": lambda: Stacked(StyleBlock(RawParameters())),
     "many_parts": lambda: Stacked(StyleBlock(ManyParts())),
+    "multi_query": lambda: Stacked(StyleBlock(MultiQuery())),
     "convolution": lambda: Stacked(StyleBlock(Convolution())),
     "wide_norm": lambda: Stacked(StyleBlock(WideNorm())),
 }

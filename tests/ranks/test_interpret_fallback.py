@@ -38,6 +38,20 @@ class Pair(nn.Module):
         return self.down(self.between(self.up(self.norm(x))))
 
 
+class Gated(Pair):
+    """One column more, too few for all ranks, that scales the result."""
+
+    def __init__(self, between):
+        super().__init__(between)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            self.up = nn.Linear(12, 25).double()
+
+    def forward(self, x):
+        wide, gate = self.between(self.up(self.norm(x))).split([24, 1], dim=-1)
+        return self.down(wide) * gate
+
+
 class _Doubled(torch.autograd.Function):
     """Acts on each element alone."""
 
@@ -66,6 +80,10 @@ def _sorted(x):
     return torch.sort(x, dim=-1).values
 
 
+def _doubled_then_sorted(x):
+    return _sorted(2.0 * x)
+
+
 def _overwritten(x):
     x = x * 1.0
     x[..., 3] = 0.0
@@ -88,11 +106,11 @@ def _input():
     return torch.randn(2, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
-def _run(between, *, planned=None, seed=7):
+def _run(between, *, planned=None, seed=7, kind=Pair):
     """Loss and gradients on shards and on one device; the plan may come from a tamer twin."""
     x, told = _input(), []
-    plan = plan_tensor_parallel(Pair(planned or between), {"x": x}, degree=dist.get_world_size())
-    whole, module = Pair(between), Pair(between)
+    plan = plan_tensor_parallel(kind(planned or between), {"x": x}, degree=dist.get_world_size())
+    whole, module = kind(between), kind(between)
     shard_parameters(module, plan, rank=dist.get_rank())
     torch.manual_seed(seed)
     expected = whole(x).square().sum()
@@ -124,6 +142,16 @@ def test_par_10_what_a_plan_did_not_foresee_is_gathered_and_told(between):
     assert error < _ERROR
     assert len(told) == 1
     assert "up.weight" in told[0]
+
+
+@on_ranks(2, 4)
+@pytest.mark.parametrize("between", [_doubled_then_sorted, torch.tanh])
+def test_a_segment_that_all_ranks_keep_is_gathered_once(between):
+    error, plan, told = _run(between, planned=torch.tanh, kind=Gated)
+    assert error < _ERROR
+    assert plan.parameters["up.weight"].split.segments == (24, 1)
+    assert plan.parameters["up.weight"].split.keeps_some
+    assert len(told) == (0 if between is torch.tanh else 1)
 
 
 @on_ranks(2)

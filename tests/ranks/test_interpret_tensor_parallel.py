@@ -116,7 +116,7 @@ _HAND_WRITTEN = (
     ("gpt", "functional_tie", "odd_vocabulary"),
     ("library_attention", "library_weights", "library_layer"),
     ("einsum", "alibi", "raw_parameters", "convolution"),
-    ("side_by_side", "interleaved", "fused_groups", "many_parts", "wide_norm"),
+    ("side_by_side", "interleaved", "fused_groups", "many_parts", "multi_query", "wide_norm"),
     ("decoder_2", "decoder_1", "decoder_4"),
 )
 """By what they have in common; one start of ranks serves a group."""
@@ -134,6 +134,16 @@ def test_families_of_transformers_equal_one_device():
     # One start for all: importing transformers takes a rank longer than the whole check.
     for name in interpret_models.FAMILIES:
         _check_equal(name)
+
+
+_HELD_RATIO = 0.55
+"""Half of the matrices, and norms, position tables and biases of results, which are large at these sizes."""
+
+
+@pytest.mark.parametrize("name", list(interpret_models.STYLES))
+def test_no_style_is_left_mostly_whole(name):
+    plan = _plan(name, interpret_models.build(name), degree=2)
+    assert plan.local_param_ratio(rank=0) <= _HELD_RATIO, plan.whole
 
 
 def _megatron_calls(num_layers):

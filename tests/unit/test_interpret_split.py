@@ -60,3 +60,13 @@ def test_boundaries_refine_the_segments_that_they_cover():
     assert _with_boundaries((6, 2, 8), ends) == (4, 4, 4, 4)
     assert _with_boundaries((6, 8), ends) == (6, 4, 4)
     assert _with_boundaries((8,), (Fraction(1, 2), Fraction(8))) is None
+
+
+def test_a_kept_segment_is_held_by_all_and_assembled_once():
+    split = split_evenly((4, 2), degree=2, kept=frozenset({2}))
+    assert split == Split(parts=((2, 2), (2,)))
+    assert (split.total, split.length(0), split.keeps_some, split.keeps_all) == (6, 4, True, False)
+    found = ParameterSplit(shape=(6,), dim=0, split=split, reason="")
+    shares = [found.take(torch.arange(6), rank=rank) for rank in range(2)]
+    assert [share.tolist() for share in shares] == [[0, 1, 4, 5], [2, 3, 4, 5]]
+    assert torch.equal(found.assemble(shares), torch.arange(6))

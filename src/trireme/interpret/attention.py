@@ -24,7 +24,7 @@ def scaled_dot_product(call: Call) -> Any:
     given = {**dict(zip(_NAMES, call.args, strict=False)), **call.kwargs}
     q, k, v = given["query"], given["key"], given["value"]
     shard = shard_of(q)
-    if shard is None or shard.dim != q.ndim - 3 or len(shard.split.parts) != 1:
+    if shard is None or shard.dim != q.ndim - 3 or len(shard.split.parts) != 1 or shard.split.keeps_some:
         raise call.refuse(*([k, v] if shard is None else [q]))
     groups = _grouped(call, q, k)
     result_sources = sources_of(q, k, v, given.get("attn_mask"))
@@ -53,7 +53,7 @@ def _heads(call: Call, kv: Tensor, split: Split, groups: int) -> Tensor:
     known = shard_of(kv)
     if known is not None:
         if known.dim != kv.ndim - 3 or known.split.scaled(groups) != split:
-            raise call.refuse(kv)
+            raise call.refuse_to_cut(kv)
         return kv
     if groups == 1:
         return call.interpreter.share(kv, kv.ndim - 3, split)

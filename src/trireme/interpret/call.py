@@ -53,6 +53,14 @@ class Call:
             refinement = Refinement(boundaries=ends, grain=grain * unit if grain else None)
         return CannotSplitError("interpret.whole", sources=sources_of(*blamed), refinement=refinement, what=self.name)
 
+    def refuse_to_cut(self, tensor: Tensor) -> CannotSplitError:
+        """Blame the parameters behind a tensor, and say that keeping its segments whole would help."""
+        shard = the_shard(tensor)
+        kept = frozenset(length * shard.unit for length in shard.split.segments)
+        return CannotSplitError(
+            "interpret.whole", sources=shard.sources, refinement=Refinement(kept=kept), what=self.name
+        )
+
     def run(self, *args: Any) -> Any:
         """Call the function on local tensors."""
         return self.function(*args, **self.kwargs)

@@ -76,6 +76,10 @@ def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
 def _assembled(shares: list[Tensor], dim: int, split: Split) -> Tensor:
     pieces, used = [], [0] * len(shares)
     for part in split.parts:
+        if len(part) == 1:
+            pieces.append(shares[0].narrow(dim, used[0], part[0]))
+            used = [place + part[0] for place in used]
+            continue
         for rank, size in enumerate(part):
             pieces.append(shares[rank].narrow(dim, used[rank], size))
             used[rank] += size
@@ -131,9 +135,56 @@ class _SumPartial(torch.autograd.Function):
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, dim: int, split: Split, line: Line) -> Tensor:
-        ctx.place = dim, split, line.rank
+        ctx.place = dim, split, line.rank, line.degree
         return line.all_gather(tensor, dim, split)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return take(grads[0], *ctx.place).contiguous(), None, None, None
+        dim, split, rank, degree = ctx.place
+        return scale_kept(take(grads[0], dim, split, rank), dim, split, rank, 1.0 / degree), None, None, None
+
+
+def scale_kept(tensor: Tensor, dim: int, split: Split, rank: int, factor: float) -> Tensor:
+    """Scale the segments of a local share that all ranks hold."""
+    scaled = tensor.clone(memory_format=torch.contiguous_format)
+    used = 0
+    for part in split.parts:
+        length = part[0] if len(part) == 1 else part[rank]
+        if len(part) == 1:
+            scaled.narrow(dim, used, length).mul_(factor)
+        used += length
+    return scaled
+
+
+def kept_by_all(tensor: Tensor, line: Line) -> Tensor:
+    """Take a segment that all ranks hold as a whole tensor: its complete gradient is shared out again."""
+    whole: Tensor = apply_function(_KeptByAll, tensor, line)
+    return whole
+
+
+def parameter_with_kept(parameter: Tensor, dim: int, split: Split, line: Line) -> Tensor:
+    """Let a parameter be read whose kept segments get a part of their gradient on each rank: equal parts."""
+    read: Tensor = apply_function(_ParameterWithKept, parameter, dim, split, line)
+    return read
+
+
+class _KeptByAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, line: Line) -> Tensor:
+        ctx.line = line
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] / ctx.line.degree, None
+
+
+class _ParameterWithKept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, dim: int, split: Split, line: Line) -> Tensor:
+        ctx.place = dim, split, line.rank, float(line.degree)
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return scale_kept(grads[0], *ctx.place), None, None, None

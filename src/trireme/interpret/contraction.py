@@ -30,6 +30,8 @@ def contract(
         if not sources_of(operands):
             return NotImplemented
     label, shard = _sharded_label(call, operands, labels)
+    if label not in out and shard.split.keeps_some:
+        raise call.refuse(operands)
     local = [_local(call, operand, names, label, shard) for operand, names in zip(operands, labels, strict=True)]
     joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
     result = compute(*local)

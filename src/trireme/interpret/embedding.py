@@ -42,7 +42,7 @@ def _decided(call: Call, ids: Tensor, weight: Tensor) -> Tensor | None:
 
 def _own_rows(call: Call, ids: Tensor, weight: Tensor, shard: Shard) -> Tensor:
     """Look up the rows that this rank holds, zero elsewhere."""
-    if len(shard.split.parts) != 1:
+    if len(shard.split.parts) != 1 or shard.split.keeps_some:
         raise call.refuse(weight)
     ((start, length),) = shard.split.ranges(call.interpreter.line.rank)
     local = ids - start

@@ -60,6 +60,8 @@ def _indexed(call: Call, x: Tensor, entries: list[Any]) -> Tensor:
         if (start, end) != (0, shard.split.total):
             x = part(call, x, shard.dim, start, max(start, end))
         entries[place] = _WHOLE
+        if shard_of(x) is None:
+            return x[tuple(entries)]
     elif isinstance(entry, int):
         raise by_element(call, x)
     else:

@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call
-from trireme.interpret.collective import Line, apply_function, gather, spread, sum_partial, take
+from trireme.interpret.collective import Line, apply_function, gather, parameter_with_kept, spread, sum_partial, take
 from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
 from trireme.interpret.split import CannotSplitError, Split
 from trireme.interpret.table import DECIDES, RULES
-from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in
+from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in, with_shard
 from trireme.words import say
 
 _IN_PLACE = frozenset(
@@ -56,15 +56,23 @@ class Interpreter(TorchFunctionMode):
     """
 
     def __init__(
-        self, line: Line, *, opaque: OpaqueDims, decider: Decider | None = None, notice: Callable[[str], None]
+        self,
+        line: Line,
+        *,
+        opaque: OpaqueDims,
+        decider: Decider | None = None,
+        notice: Callable[[str], None],
+        keeps_segments: bool = False,
     ) -> None:
         super().__init__()
         self.line = line
         self.opaque = opaque
         self.decider = decider
+        self.keeps_segments = keeps_segments
         self.notices: dict[str, None] = {}
         self._notice = notice
         self._spread: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._parameters: dict[int, Tensor] = {}
         self._watched: list[Any] = []
 
     def __enter__(self) -> Interpreter:
@@ -79,6 +87,7 @@ class Interpreter(TorchFunctionMode):
         self._watched.pop().__exit__(*error)
         if not self._watched:
             self._spread.clear()
+            self._parameters.clear()
 
     @property
     def is_active(self) -> bool:
@@ -91,6 +100,8 @@ class Interpreter(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.decider is not None:
             args, kwargs = self.decider.resolve(args), self.decider.resolve(dict(kwargs))
+        elif self.keeps_segments:
+            args, kwargs = map_tensors(args, self._read), map_tensors(dict(kwargs), self._read)
         call = Call(interpreter=self, function=func, args=args, kwargs=kwargs)
         try:
             result = self._by_rule(call)
@@ -136,6 +147,17 @@ class Interpreter(TorchFunctionMode):
         met = spread(value, self.line)
         self._spread[id(value)] = (value, value._version, met)
         return met
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        """Give a parameter as it may be read; one that keeps segments needs its gradient put right."""
+        shard = shard_of(tensor)
+        differentiates = tensor.requires_grad and torch.is_grad_enabled()
+        if shard is None or not (shard.split.keeps_some and tensor.is_leaf and differentiates):
+            return tensor
+        if id(tensor) not in self._parameters:
+            read = parameter_with_kept(tensor, shard.dim, shard.split, self.line)
+            self._parameters[id(tensor)] = with_shard(read, shard)
+        return self._parameters[id(tensor)]
 
     def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor:
         """Give this rank's share of a whole tensor; a parameter nobody has decided on is cut for good."""

@@ -19,10 +19,19 @@ from trireme.words import say
 
 @dataclass(slots=True, kw_only=True)
 class Wish:
-    """How a parameter's dim wants to be cut: within segments, in whole grains."""
+    """How a parameter's dim wants to be cut: within segments, in whole grains, some lengths not at all."""
 
     segments: tuple[int, ...]
     grain: int = 1
+    kept: frozenset[int] = frozenset()
+
+    def split(self, degree: int) -> Split | None:
+        """Give the cut; segments too short for all ranks are kept whole beside a longer one."""
+        short = frozenset(length for length in self.segments if length < degree * self.grain)
+        kept = self.kept | short
+        if kept >= set(self.segments):
+            return None
+        return split_evenly(self.segments, degree=degree, grain=self.grain, kept=kept)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +60,7 @@ class Knowledge:
         if kind in self.denied:
             return None
         wish = self.wishes.get((kind, dim), Wish(segments=(length,)))
-        found = split_evenly(wish.segments, degree=self.degree, grain=wish.grain)
+        found = wish.split(self.degree)
         if found is None:
             self.denied[kind] = say("interpret.too_few", grain=wish.grain, length=length, degree=self.degree)
         return found
@@ -75,11 +84,13 @@ class Knowledge:
             return False
         segments = _with_boundaries(old.segments, wanted.boundaries)
         grain = _with_grain(old.grain, wanted.grain)
-        if segments is None or grain is None or (segments, grain) == (old.segments, old.grain):
+        if segments is None or grain is None:
             return False
-        if split_evenly(segments, degree=self.degree, grain=grain) is None:
+        kept = old.kept | {int(length) for length in wanted.kept if length.denominator == 1 and length in segments}
+        wish = Wish(segments=segments, grain=grain, kept=kept)
+        if wish == old or wish.split(self.degree) is None:
             return False
-        self.wishes[key] = Wish(segments=segments, grain=grain)
+        self.wishes[key] = wish
         return True
 
 

@@ -24,7 +24,7 @@ def cross_entropy(call: Call) -> Any:
     shard = shard_of(logits)
     class_dim = 1 if logits.ndim > 1 else 0
     old_names = call.get(3, "size_average") is not None or call.get(5, "reduce") is not None
-    if shard is None or shard.dim != class_dim or len(shard.split.parts) != 1 or old_names:
+    if shard is None or shard.dim != class_dim or len(shard.split.parts) != 1 or shard.split.keeps_some or old_names:
         raise call.refuse(logits, target)
     if target.is_floating_point() or call.get(2, "weight") is not None:
         raise call.refuse(logits, target)

@@ -79,8 +79,8 @@ def apply_opaque(call: Call, function: Any, known: OpaqueDims) -> Any:
     shards = [shard_of(value) for value in call.args]
     reference = next(shard for shard in shards if shard is not None)
     unlike = [value for value, shard in zip(call.args, shards, strict=True) if shard and shard.split != reference.split]
-    if unlike:
-        raise call.refuse(unlike)
+    if unlike or reference.split.keeps_some:
+        raise call.refuse(unlike or call.args)
     key = _key(function, call.args, shards)
     if key not in known:
         known[key] = _tried(function, call.args, shards, call.interpreter.line.degree)

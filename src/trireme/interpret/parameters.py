@@ -72,7 +72,8 @@ def interpreting(
         raise LayoutError("interpret.other_degree", planned=plan.degree, degree=degree)
     _mark_parameters(module, plan, rank)
     line = Line(rank=rank, degree=degree, group=group, count=count or CollectiveCount())
-    with Interpreter(line, opaque=plan.opaque, notice=notice) as interpreter:
+    keeps = any(each.split is not None and each.split.keeps_some for each in plan.parameters.values())
+    with Interpreter(line, opaque=plan.opaque, notice=notice, keeps_segments=keeps) as interpreter:
         yield interpreter
 
 

@@ -39,7 +39,7 @@ def _dims(call: Call, x: Tensor) -> set[int]:
 
 
 def _over_shards(call: Call, x: Tensor, dims: set[int], keep: bool) -> Tensor:
-    if call.name not in _ADDS_UP:
+    if call.name not in _ADDS_UP or the_shard(x).split.keeps_some:
         raise call.refuse(x)
     partial = x.sum(sorted(dims), keepdim=keep, dtype=call.kwargs.get("dtype"))
     total = call.interpreter.sum_partial(partial)

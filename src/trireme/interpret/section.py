@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trireme.interpret.call import Call, sharded, the_shard
+from trireme.interpret.collective import kept_by_all
 from trireme.interpret.split import Shard, Split
 from trireme.interpret.tensor_state import global_shape, shard_of, sources_of
 
@@ -77,7 +78,10 @@ def _cut(call: Call, x: Tensor, dim: int, sizes: list[int]) -> tuple[Tensor, ...
         return tuple(sharded(each, shard, dim=shard.dim) for each in torch.split(x, sizes, dim))
     splits = _segments_of(call, x, shard, sizes)
     local = torch.split(x, [each.length(call.interpreter.line.rank) for each in splits], dim)
-    return tuple(sharded(each, shard, dim=dim, split=cut) for each, cut in zip(local, splits, strict=True))
+    return tuple(
+        kept_by_all(each, call.interpreter.line) if cut.keeps_all else sharded(each, shard, dim=dim, split=cut)
+        for each, cut in zip(local, splits, strict=True)
+    )
 
 
 def _segments_of(call: Call, x: Tensor, shard: Shard, sizes: list[int]) -> list[Split]:

@@ -1,7 +1,9 @@
 """How one dim of a tensor is cut over the ranks of an axis, segment by segment; no torch here.
 
 A fused matrix (q, k and v below each other) is cut within each of its segments, so that every rank holds the
-same kinds of rows. Shares may be unequal: whatever doesn't divide goes to the first ranks.
+same kinds of rows. Shares may be unequal: whatever doesn't divide goes to the first ranks. A segment too short for
+all ranks (the one key head of multi-query attention) is kept whole by each; in backward its gradients on the ranks
+add up to the true one, as those of cut segments do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """``parts[segment][rank]`` is the length of that rank's share of that segment."""
+    """``parts[segment][rank]`` is the length of that rank's share; a single length is a segment that all keep."""
 
     parts: tuple[tuple[int, ...], ...]
 
@@ -29,13 +31,23 @@ class Split:
 
     def length(self, rank: int) -> int:
         """Length of the dim on one rank."""
-        return sum(part[rank] for part in self.parts)
+        return sum(part[rank] if len(part) > 1 else part[0] for part in self.parts)
+
+    @property
+    def keeps_some(self) -> bool:
+        """Whether ranks hold a segment in common."""
+        return any(len(part) == 1 for part in self.parts)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is cut."""
+        return all(len(part) == 1 for part in self.parts)
 
     def ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """Yield (start, length) of each piece that a rank holds, in the whole dim's numbering."""
         start = 0
         for part in self.parts:
-            yield start + sum(part[:rank]), part[rank]
+            yield (start, part[0]) if len(part) == 1 else (start + sum(part[:rank]), part[rank])
             start += sum(part)
 
     def scaled(self, factor: int) -> Split:
@@ -56,11 +68,19 @@ class Split:
         return Split(parts=self.parts[:period])
 
 
-def split_evenly(lengths: Sequence[int], *, degree: int, grain: int = 1) -> Split | None:
-    """Cut segments as evenly as whole grains allow; None if a rank would get nothing."""
-    parts = []
+def split_evenly(
+    lengths: Sequence[int], *, degree: int, grain: int = 1, kept: frozenset[int] = frozenset()
+) -> Split | None:
+    """Cut segments as evenly as whole grains allow; None if a rank would get nothing.
+
+    Segments of a length in ``kept`` stay whole.
+    """
+    parts: list[tuple[int, ...]] = []
     for length in lengths:
         grains, rest = divmod(length, grain)
+        if rest == 0 and length in kept and degree > 1:
+            parts.append((length,))
+            continue
         if rest or grains < degree:
             return None
         each, extra = divmod(grains, degree)
@@ -83,10 +103,12 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """What would help: segments that end at ``boundaries``, or shares of whole ``grain``; in parameter elements."""
+    """What would help: segments that end at ``boundaries``, shares of whole ``grain``, segments of these lengths
+    kept whole; in parameter elements."""
 
     boundaries: tuple[Fraction, ...] = ()
     grain: Fraction | None = None
+    kept: frozenset[Fraction] = frozenset()
 
 
 class CannotSplitError(Exception):
