@@ -6,12 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before numpy and torch are imported anywhere: ranks and workers of a test share two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TRIREME_LANG"] = "en"
 for _name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(_name, None)
+
+
+# The same examples in every run: green means green tomorrow. To look for new ones: --hypothesis-profile=explore
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trireme.errors import LayoutError
@@ -170,6 +170,10 @@ def test_16_stages_with_4_microbatches_are_said_to_work_21_percent_of_the_time()
     ranks=st.sampled_from([1, 6, 7, 8, 12, 24, 64]),
     experts=st.sampled_from([0, 8]),
 )
+@example(
+    pp=8, tp=7, cp=4, ep=1, zero=0, sp=False, schedule="gpipe", recompute="none", cp_kind="allgather", micro=None,
+    ranks=12, experts=0,
+)  # fmt: skip
 @settings(max_examples=120, deadline=None)
 def test_the_nearest_layouts_are_legal_for_the_ranks_there_are_and_there_always_is_one(
     pp: int, tp: int, cp: int, ep: int, zero: int, sp: bool, schedule: str, recompute: str, cp_kind: str,

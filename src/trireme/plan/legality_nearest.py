@@ -58,6 +58,9 @@ def nearest_legal(layout: Layout, facts: ModelFacts, *, limit: int = 3) -> list[
             break
         for changed in _changes(tried, violations[:1], facts=facts, ranks=ranks):
             search.add(changed)
+    if not found:  # far from anything that can run, the search may end among layouts that can't
+        last = plain if facts.ranks is None else _with_rest(plain, facts.ranks)
+        found = [last] if not check_layout(last, facts) else []
     return sorted(found, key=lambda other: _distance(layout, other))
 
 

@@ -122,7 +122,8 @@ TEXTS: dict[str, Text] = {
         en="another tokenizer ({before}..., now {now}...)", zh="分词器不同（原 {before}…，现 {now}…）"
     ),
     "changed_texts": Text(
-        en="data.sources.{index} has other documents or another order of them", zh="data.sources.{index} 的文档或其次序变了"
+        en="data.sources.{index} has other documents or another order of them",
+        zh="data.sources.{index} 的文档或其次序变了",
     ),
     "changed_tokens": Text(
         en="the documents of data.sources.{index} become other tokens (add_bos, add_eos, parse_special, prompt_field)",
