@@ -298,48 +298,108 @@ def build_decoder(num_kv_heads=2):
     return Decoder(shape)
 
 
+_GPT_SIZES = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS}
+_SIZES = {**_GPT_SIZES, "intermediate_size": 64, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+FAMILIES = {
+    "llama": ("Llama", "ForCausalLM", _SIZES),
+    "qwen2": ("Qwen2", "ForCausalLM", _SIZES),
+    "qwen3": ("Qwen3", "ForCausalLM", {**_SIZES, "head_dim": 8}),
+    "mistral": ("Mistral", "ForCausalLM", _SIZES),
+    "gemma": ("Gemma", "ForCausalLM", {**_SIZES, "head_dim": 8}),
+    "phi": ("Phi", "ForCausalLM", {**_SIZES, "resid_pdrop": 0.0}),
+    "phi3": ("Phi3", "ForCausalLM", {**_SIZES, "pad_token_id": 0}),
+    "ernie": ("Ernie4_5", "ForCausalLM", {**_SIZES, "head_dim": 8}),
+    "gpt2": (
+        "GPT2",
+        "LMHeadModel",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": WIDTH,
+            "n_layer": 2,
+            "n_head": HEADS,
+            "n_positions": 64,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
+    ),
+    "opt": (
+        "OPT",
+        "ForCausalLM",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": HEADS,
+            "ffn_dim": 64,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": WIDTH,
+            "dropout": 0.0,
+        },
+    ),
+    "bloom": ("Bloom", "ForCausalLM", {"vocab_size": VOCAB, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}),
+    "gpt_neox": ("GPTNeoX", "ForCausalLM", {**_GPT_SIZES, "intermediate_size": 64, "max_position_embeddings": 64}),
+    "falcon": ("Falcon", "ForCausalLM", _GPT_SIZES),
+    "bert": (
+        "Bert",
+        "ForMaskedLM",
+        {
+            **_GPT_SIZES,
+            "intermediate_size": 64,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+    ),
+    "mixtral": ("Mixtral", "ForCausalLM", {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": ("Qwen3Moe", "ForCausalLM", {**_SIZES, **_EXPERTS, "head_dim": 8, "num_experts": 4}),
+    "deepseek_v3": (
+        "DeepseekV3",
+        "ForCausalLM",
+        {
+            **_SIZES,
+            **_EXPERTS,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "first_k_dense_replace": 1,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+        },
+    ),
+    "t5": (
+        "T5",
+        "ForConditionalGeneration",
+        {
+            "vocab_size": VOCAB,
+            "d_model": WIDTH,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": HEADS,
+            "dropout_rate": 0.0,
+            "decoder_start_token_id": 0,
+        },
+    ),
+}
+"""Prefix and head of the class in transformers, and tiny sizes."""
+
+
 def build_family(name):
-    """A tiny model of transformers."""
+    """A tiny model of transformers; experts are batched, for a loop over them depends on the data."""
     import transformers
 
-    sizes = {
-        "vocab_size": VOCAB,
-        "hidden_size": WIDTH,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-    }
-    if name == "llama":
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    if name == "qwen3":
-        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, head_dim=8))
-    if name == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=VOCAB,
-            n_embd=WIDTH,
-            n_layer=2,
-            n_head=HEADS,
-            n_positions=64,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
-        return transformers.GPT2LMHeadModel(config)
-    if name == "bert":
-        sizes.pop("num_key_value_heads")
-        config = transformers.BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        return transformers.BertForMaskedLM(config)
-    if name == "mixtral":
-        config = transformers.MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
-        model = transformers.MixtralForCausalLM(config)
+    prefix, head, sizes = FAMILIES[name]
+    config = getattr(transformers, f"{prefix}Config")(**sizes)
+    model = getattr(transformers, prefix + head)(config)
+    if name in ("mixtral", "qwen3_moe", "deepseek_v3"):
         model.set_experts_implementation("batched_mm")
-        return model
-    raise KeyError(name)
-
-
-FAMILIES = ("llama", "qwen3", "gpt2", "bert", "mixtral")
+    return model
 
 
 def build(name):

@@ -20,6 +20,9 @@ import interpret_models
 _ERROR = 1e-10
 """fp64: honest differences come from the order of sums and stay below 1e-13 at these sizes; bugs don't."""
 
+_SINGLE_INSIDE = {"deepseek_v3": 1e-6}
+"""Its router multiplies in fp32 whatever the parameters are, so sums in another order show at that size."""
+
 _STEPS, _LR = 2, 0.1
 
 
@@ -36,6 +39,8 @@ def _inputs(name, num_tokens=12, seqs=2):
     inputs = {"input_ids_BT" if name.startswith("decoder") else "input_ids": ids}
     if name in interpret_models.FAMILIES and name != "bert":
         inputs["use_cache"] = False
+    if name == "t5":
+        inputs["decoder_input_ids"] = labels.clamp_min(0)
     return inputs, labels
 
 
@@ -84,6 +89,7 @@ def _check_equal(name, *, silent=True):
     model = interpret_models.build(name)
     plan = _plan(name, copy.deepcopy(model), dist.get_world_size())
     losses, grads, after = _reference(name)
+    limit = _SINGLE_INSIDE.get(name, _ERROR)
     shard_parameters(model, plan, rank=rank)
     inputs, labels = _inputs(name)
     told, counts = [], []
@@ -93,23 +99,23 @@ def _check_equal(name, *, silent=True):
         with interpreting(model, plan, count=counts[-1], notice=told.append):
             loss = _loss(model(**inputs), labels)
         loss.backward()
-        assert abs(loss.item() - losses[step]) < _ERROR
+        assert abs(loss.item() - losses[step]) < limit
         if step == 0:
-            _check_grads(plan, model, grads)
+            _check_grads(plan, model, grads, limit)
         _descend(model)
     for key, value in _named(model):
-        assert _error(plan, key, value, after[key]) < _ERROR, key
+        assert _error(plan, key, value, after[key]) < limit, key
     assert not silent or not told, told
     return plan, counts[0]
 
 
-def _check_grads(plan, model, expected):
+def _check_grads(plan, model, expected, limit):
     worst = {}
     for key, value in _named(model):
         assert (value.grad is None) == (key not in expected), key
         if value.grad is not None:
             worst[key] = _error(plan, key, value.grad, expected[key])
-    assert all(error < _ERROR for error in worst.values()), {k: e for k, e in worst.items() if not e < _ERROR}
+    assert all(error < limit for error in worst.values()), {k: e for k, e in worst.items() if not e < limit}
 
 
 _HAND_WRITTEN = (
@@ -129,10 +135,30 @@ def test_every_style_equals_one_device(names):
         _check_equal(name)
 
 
-@on_ranks(2, 4, timeout_s=240)
+_LEFT_WHOLE = {
+    "deepseek_v3": {"kv_a_proj_with_mqa", "kv_b_proj"},  # keys are written in place into an empty tensor
+    "bert": {"dense", "position_embeddings", "token_type_embeddings"},  # a norm reads the head's transform
+    "mixtral": {"gate"},  # a router is softmaxed over all experts
+    "qwen3_moe": {"gate"},
+    "gpt2": {"wpe"},
+    "opt": {"embed_positions"},
+    "t5": {"relative_attention_bias"},  # a small table
+}
+"""Modules whose matrices every rank holds at two ranks; everything else is cut."""
+
+
+@on_ranks(2, timeout_s=240)
 def test_families_of_transformers_equal_one_device():
-    # One start for all: importing transformers takes a rank longer than the whole check.
+    # One start for all: importing transformers takes a rank longer than most checks.
     for name in interpret_models.FAMILIES:
+        plan, _ = _check_equal(name)
+        matrices = {key.split(".")[-2] for key in plan.whole if len(plan.parameters[key].shape) > 1}
+        assert matrices == _LEFT_WHOLE.get(name, set()), name
+
+
+@on_ranks(4, timeout_s=240)
+def test_families_equal_one_device_with_more_ranks_than_key_heads():
+    for name in ("llama", "phi3", "gpt2", "falcon", "bert", "mixtral", "t5"):
         _check_equal(name)
 
 

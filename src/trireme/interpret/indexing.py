@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from trireme.interpret.call import Call, sharded, the_shard
 from trireme.interpret.embedding import embedding
 from trireme.interpret.section import by_element, part
-from trireme.interpret.tensor_state import shard_of
+from trireme.interpret.tensor_state import global_shape, shard_of
 
 _WHOLE = slice(None)
 
@@ -25,7 +26,7 @@ def getitem(call: Call) -> Any:
     if len(entries) == 1 and isinstance(entries[0], Tensor) and _is_row_lookup(x, entries[0]):
         looked_up = Call(interpreter=call.interpreter, function=F.embedding, args=(entries[0], x), kwargs={})
         return embedding(looked_up)
-    entries = _without_ellipsis(entries, x.ndim)
+    entries = _with_slices(_without_ellipsis(entries, x.ndim), global_shape(x))
     if not _is_plain(entries):
         raise call.refuse(x)
     return _indexed(call, x, entries)
@@ -49,6 +50,18 @@ def _without_ellipsis(entries: list[Any], ndim: int) -> list[Any]:
         filled += [_WHOLE] * (ndim - used) if entry is Ellipsis else [entry]
     named = sum(entry is not None for entry in filled)
     return filled + [_WHOLE] * (ndim - named)
+
+
+def _with_slices(entries: list[Any], sizes: Sequence[int]) -> list[Any]:
+    """Write a list of one integer, which keeps its dim, as the slice that it is."""
+    result, dim = [], 0
+    for entry in entries:
+        if isinstance(entry, list) and len(entry) == 1 and isinstance(entry[0], int):
+            first = entry[0] % sizes[dim]
+            entry = slice(first, first + 1)
+        result.append(entry)
+        dim += entry is not None
+    return result
 
 
 def _indexed(call: Call, x: Tensor, entries: list[Any]) -> Tensor:
