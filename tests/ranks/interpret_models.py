@@ -348,6 +348,7 @@ FAMILIES = {
         {
             **_GPT_SIZES,
             "intermediate_size": 64,
+            "max_position_embeddings": 64,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
         },

@@ -86,6 +86,8 @@ def test_passes_do_not_grow_with_depth():
 def test_without_a_loss_the_head_stays_whole_and_so_does_what_it_is_tied_to():
     plan = plan_tensor_parallel(Fused(), {"ids": _IDS}, degree=2)
     assert {"embed.weight", "head.weight"} <= set(plan.whole)
+    assert not plan.cuts_outputs
+    assert plan_tensor_parallel(Fused(), {"ids": _IDS}, degree=2, loss_fn=_loss).cuts_outputs
     assert plan.parameters["layers.1.qkv.weight"].dim == 0
 
 

@@ -85,6 +85,7 @@ class _Walk:
     def __init__(self, knowledge: Knowledge, opaque: OpaqueDims) -> None:
         self.knowledge, self.opaque = knowledge, opaque
         self.cuts: dict[str, tuple[int, Split]] = {}
+        self.cuts_outputs = False
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
 
@@ -99,6 +100,7 @@ class _Walk:
             given = map_tensors(dict(inputs), lambda value: as_input(fake_mode.from_tensor(value)))
             with torch.enable_grad(), Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard):
                 outputs = module(**given)
+                self.cuts_outputs = bool(sources_of(*_leaves(outputs)))
                 result = outputs if loss_fn is None else loss_fn(outputs)
         if sources_of(*_leaves(result)):
             raise CannotSplitError("interpret.output", sources=sources_of(*_leaves(result)))
@@ -243,7 +245,12 @@ def _plan(walk: _Walk, opaque: OpaqueDims, passes: int) -> TensorPlan:
             ties[name] = original
         parameters[name] = _parameter(walk, original, tuple(parameter.shape))
     return TensorPlan(
-        degree=walk.knowledge.degree, parameters=parameters, ties=ties, opaque=dict(opaque), passes=passes
+        degree=walk.knowledge.degree,
+        parameters=parameters,
+        ties=ties,
+        opaque=dict(opaque),
+        passes=passes,
+        cuts_outputs=walk.cuts_outputs,
     )
 
 

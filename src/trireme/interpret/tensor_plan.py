@@ -56,6 +56,8 @@ class TensorPlan:
     Attributes:
         ties: Name of the first use by name of each further one; they are counted once.
         passes: How often the module was walked through.
+        cuts_outputs: Whether what ``forward`` returns is sharded, so that the loss must be computed inside
+            ``interpreting`` too (or the outputs made whole by ``Interpreter.gather``).
     """
 
     degree: int
@@ -63,6 +65,7 @@ class TensorPlan:
     ties: Mapping[str, str]
     opaque: OpaqueDims
     passes: int
+    cuts_outputs: bool
 
     def local_param_ratio(self, *, rank: int = 0) -> float:
         """Give the parameters that a rank holds over all of them."""
