@@ -11,9 +11,10 @@ from trireme.config.origin import Origin
 from trireme.config.publish import build_json_schema
 from trireme.config.root import RunConfig
 from trireme.config.run import RunSection
-from trireme.config.train import PrecisionSection, TrainSection
+from trireme.config.train import LENGTH_KEYS, PrecisionSection, TrainSection
 
 __all__ = [
+    "LENGTH_KEYS",
     "CheckpointSection",
     "DataSection",
     "LayoutSection",

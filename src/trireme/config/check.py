@@ -17,25 +17,14 @@ from trireme.config.observe import ObserveSection
 from trireme.config.origin import Key
 from trireme.config.root import RunConfig
 from trireme.config.schema import Section
-from trireme.config.train import PrecisionSection, TrainSection
+from trireme.config.train import LENGTH_KEYS, PrecisionSection, TrainSection
 
 Purpose = Literal["train", "module", "data", "show"]
 """What the settings are for: ``module`` brings its own model, ``data`` needs sources alone, ``show`` nothing."""
 
-_SHAPE_KEYS = (
-    "vocab_size",
-    "num_layers",
-    "d_model",
-    "num_heads",
-    "num_kv_heads",
-    "d_ffn",
-    "max_seq_len",
-    "rope_theta",
-    "norm_eps",
-    "tie_embeddings",
-    "dropout",
+_SHAPE_KEYS = tuple(
+    name for name in ModelSection.model_fields if name not in ("name", "factory", "factory_args", "path", "init_from")
 )
-_LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +74,7 @@ def check_data(data: DataSection) -> Iterator[Finding]:
 
 def check_length(train: TrainSection) -> Iterator[Finding]:
     """Exactly one key says how long the run is."""
-    given = [name for name in _LENGTH_KEYS if getattr(train, name) is not None]
+    given = [name for name in LENGTH_KEYS if getattr(train, name) is not None]
     if not given:
         yield _problem("train", "no_length")
     elif len(given) > 1:

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from trireme.config.schema import AsTuple, Number, Section, Whole
 
+LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
+"""Keys of the section of which exactly one says how long a run is."""
+
 
 class TrainSection(Section):
     """How many steps, how large, how fast, and when to stop."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trireme.config import TrainSection
+from trireme.config import LENGTH_KEYS, TrainSection
 from trireme.errors import ConfigError
-
-_LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +49,8 @@ class RunOptions:
         """What a person types to train a finished run for as long again, in the unit its length was given in."""
         if self.command is None:
             return None
-        name = next(key for key in _LENGTH_KEYS if getattr(train, key) is not None)
-        words = [word for word in self.command if not any(word.startswith(f"train.{key}=") for key in _LENGTH_KEYS)]
+        name = next(key for key in LENGTH_KEYS if getattr(train, key) is not None)
+        words = [word for word in self.command if not any(word.startswith(f"train.{key}=") for key in LENGTH_KEYS)]
         return shlex.join([*words, "--resume", f"train.{name}={2 * getattr(train, name)}", "--extend", "stretch"])
 
 

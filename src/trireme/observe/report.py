@@ -70,11 +70,6 @@ class StepReport:
         ratio = self.flops_per_s / self.peak_flops_per_s
         return ratio if ratio <= 1 else None
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether loss and gradient norm are both ordinary numbers."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:

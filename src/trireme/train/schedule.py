@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from trireme.config import TrainSection
+from trireme.config import LENGTH_KEYS, TrainSection
 from trireme.errors import TrainError
 from trireme.words import say
 
@@ -85,7 +85,7 @@ def plan_steps(section: TrainSection, *, seq_len: int, samples_per_epoch: int) -
     Raises:
         TrainError: Not exactly one of max_steps, max_tokens and epochs is given.
     """
-    given = [name for name in ("max_steps", "max_tokens", "epochs") if getattr(section, name) is not None]
+    given = [name for name in LENGTH_KEYS if getattr(section, name) is not None]
     if len(given) != 1:
         raise TrainError("train.which_length", given=", ".join(given) or "-")
     global_batch_seqs = section.global_batch_seqs
