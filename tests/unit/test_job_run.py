@@ -75,6 +75,17 @@ def _seeded(kind):
     return kind()
 
 
+def test_an_estimate_without_activations_is_called_the_least_and_not_compared_at_the_end(settings, capsys):
+    trireme.run(_without_model(settings), module=Bigram())
+    shown = capsys.readouterr().out
+    assert "what Bigram keeps for its backward pass is not estimated" in shown
+    assert "predicted, " not in "".join(line for line in shown.splitlines() if line.strip().startswith("memory"))
+    trireme.run(settings, overwrite=True)
+    shown = capsys.readouterr().out
+    assert "is not estimated" not in shown
+    assert any("predicted, " in line for line in shown.splitlines() if line.strip().startswith("memory"))
+
+
 def test_a_loss_of_ones_own_is_what_is_trained(settings):
     def double(outputs, batch):
         loss_sum = nn.functional.cross_entropy(

@@ -141,7 +141,7 @@ def closing_facts(
         checkpoint=checkpoint,
         plot=folder.plot_path if folder.plot_path.exists() else None,
         prompt=train.sample_prompts[0] if train.sample_prompts else "",
-        predicted_memory_bytes=forecast.memory.total_bytes,
+        predicted_memory_bytes=forecast.memory.total_bytes if forecast.memory.is_whole else None,
         measured_memory_bytes=peak_memory_bytes(machine.device) if totals.last else None,
         predicted_step_s=forecast.step_s,
         measured_step_s=totals.median_step_s,

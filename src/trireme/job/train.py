@@ -288,6 +288,8 @@ class _Attempt:
             forecast=forecast,
         )
         self.console.show(opening_report(facts))
+        if not forecast.memory.is_whole:
+            self.note(say("job.memory_least", kind=type(machine.module).__name__))
 
     def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:
         """Run the loop, watched."""

@@ -61,6 +61,11 @@ class MemoryEstimate:
         """The peak."""
         return sum(self.parts.values())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether activations are counted; without them it is a lower bound, not a prediction."""
+        return "activations" in self.parts
+
     def named_parts(self) -> dict[str, int]:
         """Return the parts that are not zero under the names people read."""
         return {say(f"plan.part_{name}"): size for name, size in self.parts.items() if size}

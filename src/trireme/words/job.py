@@ -109,6 +109,10 @@ TEXTS = {
         en="from a forward and backward tried here; the update is not in it",
         zh="由本机试运行的前向与反向推得，不含参数更新",
     ),
+    "memory_least": Text(
+        en="the memory above is the least: what {kind} keeps for its backward pass is not estimated",
+        zh="以上内存为下限：{kind} 为反向传播保留的激活未作估计",
+    ),
     "time_assumed": Text(en="assuming {mfu} of the peak", zh="按峰值的 {mfu} 估算"),
     "peak_measured": Text(en="measured", zh="实测"),
     "group_matrices": Text(en="matrices, decay {decay:g}:", zh="矩阵，衰减 {decay:g}:"),
