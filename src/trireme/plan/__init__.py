@@ -2,6 +2,7 @@
 
 from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
+from trireme.plan.framework import TRIREME, Framework
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, parse_layout
 from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
@@ -35,20 +36,36 @@ from trireme.plan.schedule import (
 )
 from trireme.plan.schedule_check import InFlight, check_schedule, count_in_flight, in_flight_bound
 from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_f_one_b_utilisation, simulate
+from trireme.plan.workload import (
+    KERNEL_SETS,
+    OPTIMIZERS,
+    PRECISIONS,
+    KernelSet,
+    OptimizerName,
+    PrecisionName,
+    Workload,
+    even_cuts,
+)
 
 __all__ = [
     "ASSUMED_MFU",
     "AXES",
     "COST_RULES",
+    "KERNEL_SETS",
+    "OPTIMIZERS",
+    "PRECISIONS",
     "RULES",
     "SCHEDULE_NAMES",
     "STATE_BYTES",
+    "TRIREME",
     "Action",
     "ActivationBytes",
     "Axis",
     "Coordinate",
     "Event",
+    "Framework",
     "InFlight",
+    "KernelSet",
     "Kind",
     "LayerChoice",
     "Layout",
@@ -56,8 +73,10 @@ __all__ = [
     "MemoryEstimate",
     "Message",
     "ModelFacts",
+    "OptimizerName",
     "ParsedLayout",
     "Plan",
+    "PrecisionName",
     "Prediction",
     "RankTimeline",
     "Schedule",
@@ -66,6 +85,7 @@ __all__ = [
     "StateBytes",
     "Timeline",
     "Violation",
+    "Workload",
     "activation_bytes",
     "balance_cuts",
     "build_schedule",
@@ -77,6 +97,7 @@ __all__ = [
     "estimate_memory",
     "estimate_state_memory",
     "estimate_step_s",
+    "even_cuts",
     "expert_copies",
     "expert_groups",
     "facts_of_graph",
