@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.unit.train_pieces import CPU, SEQ_LEN, VOCAB, TinyLM, call, loss_fn, make_batch, make_stepper, section
 from trireme.errors import DeviceError, TrainError
-from trireme.train import OneRank, Stepper, build_optimizer
+from trireme.train import OneDevice, Passes, Stepper, build_optimizer
 
 SAME_LOSS = 1e-6
 """Sums in another order: a few roundings of fp32."""
@@ -73,11 +73,12 @@ def test_the_gradient_is_that_of_the_undivided_batch_in_every_format(policy):
     seen: dict[str, torch.Tensor] = {}
     module = TinyLM()
 
-    class Looking(OneRank):
-        def reduce_gradients(self, module: nn.Module) -> None:
+    class Looking(OneDevice):
+        def run(self, module: nn.Module, passes: Passes) -> None:
+            super().run(module, passes)
             seen.update({name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None})
 
-    stepper = make_stepper(module, precision=policy, microbatch_seqs=2, reduction=Looking())
+    stepper = make_stepper(module, precision=policy, microbatch_seqs=2, engine=Looking())
     scale = stepper.scaler.scale if stepper.scaler else 1.0
     stepper(batch)
     for name, parameter in expected.named_parameters():
@@ -88,37 +89,43 @@ def test_the_gradient_is_that_of_the_undivided_batch_in_every_format(policy):
 def test_counts_are_reduced_before_the_first_backward():
     moments: list[str] = []
 
-    class Order(OneRank):
+    class Order(OneDevice):
         def sum_counts(self, counts):
             moments.append("counts")
             return super().sum_counts(counts)
 
-        def reduce_gradients(self, module):
+        def run(self, module, passes):
+            super().run(module, passes)
             moments.append("gradients")
 
     module = TinyLM()
     module.embed.weight.register_hook(lambda grad: moments.append("backward"))
-    make_stepper(module, microbatch_seqs=4, reduction=Order())(make_batch(0))
+    make_stepper(module, microbatch_seqs=4, engine=Order())(make_batch(0))
     assert moments == ["counts", "backward", "backward", "gradients"]
 
 
 def test_two_ranks_through_the_seam_equal_one():
     """Two halves of the batch, each with the global count, sum to the whole batch's gradient."""
 
-    class Half(OneRank):
+    class Half(OneDevice):
+        kept: dict[str, torch.Tensor]
+
         def sum_counts(self, counts):
             return [sum(ANSWERS)]
+
+        def run(self, module, passes):
+            super().run(module, passes)
+            self.kept.update({name: parameter.grad.clone() for name, parameter in module.named_parameters()})
 
     batch = make_batch(0, answers=ANSWERS)
     grads = []
     for rows in (slice(0, 8), slice(0, 4), slice(4, 8)):
         module = TinyLM()
         part = {"input_ids": batch.input_ids[rows], "labels": batch.labels[rows]}
-        work_stepper = make_stepper(module, reduction=Half(), clip_grad_norm=None)
         kept: dict[str, torch.Tensor] = {}
-        work_stepper.reduction.reduce_gradients = lambda m, kept=kept: kept.update(
-            {n: p.grad.clone() for n, p in m.named_parameters()}
-        )
+        engine = Half()
+        work_stepper = make_stepper(module, engine=engine, clip_grad_norm=None)
+        engine.kept = kept
         work_stepper.step(part)
         grads.append(kept)
     whole, left, right = grads
@@ -204,7 +211,7 @@ def test_los_04_a_micro_batch_without_targets_contributes_nothing(reduction):
 
 
 def test_los_04_a_rank_without_targets_still_runs_and_weighs_nothing():
-    class Other(OneRank):
+    class Other(OneDevice):
         lockstep = True
 
         def sum_counts(self, counts):
@@ -212,7 +219,7 @@ def test_los_04_a_rank_without_targets_still_runs_and_weighs_nothing():
 
     module = TinyLM()
     grads: list[torch.Tensor] = []
-    stepper = make_stepper(module, reduction=Other())
+    stepper = make_stepper(module, engine=Other())
     module.embed.weight.register_hook(lambda grad: grads.append(grad))
     result = stepper.step(make_batch(0, answers=(0,) * 8))
     assert len(grads) == 1

@@ -3,6 +3,7 @@
 from trireme.train.cadence import Cadence, build_cadence
 from trireme.train.callback import Callback, CallbackState, Control
 from trireme.train.compile import apply_compile, check_compile, choose_compile, eager, remove_compile
+from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.evaluate import EvalResult, evaluate, evaluating
 from trireme.train.loop import Training, fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
@@ -10,7 +11,6 @@ from trireme.train.objective import Objective
 from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
 from trireme.train.pieces import FitResult, Pieces, Snapshot
 from trireme.train.precision import Policy, Precision, apply_precision, build_precision
-from trireme.train.reduction import OneRank, Reduction
 from trireme.train.rng import seed_run, seed_step
 from trireme.train.schedule import (
     Schedule,
@@ -31,16 +31,17 @@ __all__ = [
     "CallbackState",
     "Control",
     "Decision",
+    "Engine",
     "EvalResult",
     "FitResult",
     "Objective",
-    "OneRank",
+    "OneDevice",
     "ParamGroup",
+    "Passes",
     "Pieces",
     "Policy",
     "Precision",
     "Progress",
-    "Reduction",
     "Restored",
     "Schedule",
     "Snapshot",

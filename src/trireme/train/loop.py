@@ -184,6 +184,7 @@ class Training:
                 precision=self.stepper.precision,
                 microbatch_seqs=self.stepper.microbatch_seqs,
                 on_microbatch=lambda: self.fire("prediction_step"),
+                engine=self.stepper.engine,
             )
         is_best = self.progress.best_loss is None or result.loss < self.progress.best_loss
         if is_best:

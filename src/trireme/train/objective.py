@@ -74,9 +74,16 @@ class Objective:
             TrainError: ``loss_fn`` returns a bare scalar and nothing names its denominator, or the
                 outputs carry an auxiliary loss that nothing claims.
         """
-        outputs = self.call(module, batch)
+        return self.score(self.call(module, batch), batch, count=count)
+
+    def score(self, outputs: Any, batch: Tensors, *, count: int) -> Loss:
+        """Return the summed loss of a forward's outputs.
+
+        Raises:
+            TrainError: As ``evaluate``.
+        """
         if self.auxiliary is None:
-            _refuse_auxiliary(module, (), outputs)
+            _refuse_auxiliary(None, (), outputs)
         auxiliary = self.auxiliary(outputs, batch) if self.auxiliary else None
         result = self.loss_fn(outputs, batch)
         if self.loss_reduction is not None:
@@ -106,7 +113,7 @@ def call_module(module: nn.Module, batch: Tensors) -> Any:
     return module(**{name: batch[key] for key, name in taken.items()})
 
 
-def _refuse_auxiliary(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+def _refuse_auxiliary(_module: nn.Module | None, _inputs: Any, outputs: Any) -> None:
     if getattr(outputs, "aux_loss", None) is not None:
         raise TrainError("train.auxiliary_unclaimed")
 

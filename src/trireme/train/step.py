@@ -18,12 +18,12 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
+from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, move, split_batch
 from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module
 from trireme.train.optim import clip_factor, set_lr, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
-from trireme.train.reduction import OneRank, Reduction
 from trireme.train.step_result import Outcome, StepCounters, StepResult
 
 
@@ -67,7 +67,7 @@ class Stepper:
         microbatch_seqs: Samples a forward and backward; None: all at once.
         on_nonfinite: ``skip`` the step or ``stop`` on a NaN or Inf loss or gradient norm.
         max_nonfinite: Stop after this many such steps in a row.
-        reduction: The seam for data-parallel ranks.
+        engine: Runs forwards and backwards; default: this device alone.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Stepper:
         microbatch_seqs: int | None = None,
         on_nonfinite: Literal["skip", "stop"] = "skip",
         max_nonfinite: int = 3,
-        reduction: Reduction | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.module = module
         self.optimizer = optimizer
@@ -100,7 +100,7 @@ class Stepper:
         self.microbatch_seqs = microbatch_seqs
         self.on_nonfinite = on_nonfinite
         self.max_nonfinite = max_nonfinite
-        self.reduction = reduction or OneRank()
+        self.engine = engine or OneDevice()
         self.scaler = self.precision.build_scaler()
         self.counters = StepCounters()
         self._rounding = RoundingWatch(optimizer) if self.precision.policy == "bf16_pure" else None
@@ -132,7 +132,7 @@ class Stepper:
             set_lr(self.optimizer, lr)
         work = split_batch(batch, objective=self.objective, microbatch_seqs=self.microbatch_seqs)
         self._check_whole_batch(work)
-        (total,) = self.reduction.sum_counts([work.count])
+        (total,) = self.engine.sum_counts([work.count])
         buffers = self._buffer_copies()
         sums = self._accumulate(work, total=total, on_moment=on_moment)
         outcome = self._judge(sums, total=total)
@@ -175,53 +175,68 @@ class Stepper:
             raise TrainError("train.nonfinite_row", count=self.counters.nonfinite_in_row, **values)
 
     def _check_whole_batch(self, work: Work) -> None:
-        if self.objective.loss_reduction == "batch" and (len(work.micros) > 1 or self.reduction.lockstep):
+        if self.objective.loss_reduction == "batch" and (len(work.micros) > 1 or self.engine.lockstep):
             raise TrainError("train.whole_batch", microbatch_seqs=self.microbatch_seqs, seqs=work.num_seqs)
 
     def _accumulate(self, work: Work, *, total: int, on_moment: Callable[[str], None]) -> _Sums:
         """Run all micro-batches; the gradients are then those of the global batch, times the loss scale."""
-        losses = []
-        first_row = self.reduction.first_row(work.num_seqs)
-        with self.precision.compute_context(self.module):
-            for micro in work.micros if total else ():
-                if micro.count or self.reduction.lockstep:
-                    losses.append(self._run_micro(micro, total=total, first_row=first_row))
-                on_moment("substep_end")
-        self.reduction.reduce_gradients(self.module)
-        norm = self.reduction.grad_norm(trained_parameters(self.optimizer))
-        return self._read(losses, norm=norm, work=work)
+        first_row = self.engine.first_row(work.num_seqs)
+        micros = [micro for micro in work.micros if micro.count or self.engine.lockstep] if total else []
+        losses: list[torch.Tensor] = []
 
-    def _run_micro(self, micro: Micro, *, total: int, first_row: int) -> torch.Tensor:
-        """Run one forward and backward; returns loss sum, auxiliary part and count, still on the device."""
-        tensors = move(micro.tensors, device=self.device)
-        set_dropout_clock(self.module, step=self.counters.num_steps, first_row=first_row + micro.first_row)
+        def prepare(index: int) -> dict[str, Any]:
+            micro = micros[index]
+            set_dropout_clock(self.module, step=self.counters.num_steps, first_row=first_row + micro.first_row)
+            return move(micro.tensors, device=self.device)
+
+        def score(outputs: Any, tensors: Mapping[str, Any], index: int) -> torch.Tensor:
+            objective, measured = self._score(outputs, tensors, micros[index], total=total)
+            losses.append(measured)
+            return objective
+
+        passes = Passes(
+            count=len(micros),
+            prepare=prepare,
+            call=self.objective.call,
+            score=score,
+            done=lambda index: on_moment("substep_end"),
+        )
         try:
-            loss = self.objective.evaluate(self.module, tensors, count=micro.count)
-            objective = loss.loss_sum / total
-            auxiliary = torch.zeros_like(objective)
-            if loss.auxiliary is not None:
-                auxiliary = loss.auxiliary.reshape(()) * (micro.count / total)
-            objective = objective + auxiliary
-            if not micro.count:
-                # Another rank needs this backward; whatever the loss is here, it must weigh nothing.
-                objective = torch.nan_to_num(objective, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
-            torch.autograd.backward(objective * self.scaler.scale if self.scaler else objective)
+            with self.precision.compute_context(self.module):
+                self.engine.run(self.module, passes)
         except torch.OutOfMemoryError as error:
-            raise _out_of_memory(micro, device=self.device) from error
+            raise _out_of_memory(micros[0], device=self.device) from error
+        norm = self.engine.grad_norm(trained_parameters(self.optimizer))
+        return self._read(losses, norm=norm, work=work, total=total)
+
+    def _score(
+        self, outputs: Any, tensors: Mapping[str, Any], micro: Micro, *, total: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what to differentiate; and loss sum, auxiliary part and count, still on the device."""
+        loss = self.objective.score(outputs, tensors, count=micro.count)
+        objective = loss.loss_sum / total
+        auxiliary = torch.zeros_like(objective)
+        if loss.auxiliary is not None:
+            auxiliary = loss.auxiliary.reshape(()) * (micro.count / total)
+        objective = objective + auxiliary
+        if not micro.count:
+            # Another rank needs this backward; whatever the loss is here, it must weigh nothing.
+            objective = torch.nan_to_num(objective, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
         count = torch.as_tensor(loss.count, device=objective.device)
         loss_sum = loss.loss_sum.detach() if micro.count else torch.zeros_like(objective.detach())
-        return torch.stack([loss_sum.float(), auxiliary.detach().float(), count.float()])
+        measured = torch.stack([loss_sum.float(), auxiliary.detach().float(), count.float()])
+        return objective * self.scaler.scale if self.scaler else objective, measured
 
-    def _read(self, losses: list[torch.Tensor], *, norm: torch.Tensor, work: Work) -> _Sums:
+    def _read(self, losses: list[torch.Tensor], *, norm: torch.Tensor, work: Work, total: int) -> _Sums:
         """Bring the numbers to the host; the one place in a step that waits for the device."""
         scale = self.scaler.scale if self.scaler else 1.0
-        if not losses:
+        if not total:
             return _Sums(loss_sum=0.0, auxiliary=0.0, norm=float(norm) / scale)
-        flat = torch.cat([torch.stack(losses).flatten(), norm.reshape(1).to(losses[0])]).tolist()
+        flat = torch.cat([*(loss.reshape(3) for loss in losses), norm.reshape(1).float()]).tolist()
         counted = round(math.fsum(flat[2:-1:3]))
-        if counted != work.count:
+        if losses and counted != work.count:
             raise TrainError("train.count_differs", counted=work.count, returned=counted)
-        loss_sum, auxiliary = self.reduction.sum_values([math.fsum(flat[0:-1:3]), math.fsum(flat[1:-1:3])])
+        loss_sum, auxiliary = self.engine.sum_values([math.fsum(flat[0:-1:3]), math.fsum(flat[1:-1:3])])
         return _Sums(loss_sum=loss_sum, auxiliary=auxiliary, norm=flat[-1] / scale)
 
     def _buffer_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,0 +1,98 @@
+"""The one seam through which the ranks of a layout enter a step.
+
+A step calls it for the counts, before the first backward; to run its forwards and backwards; and for what is
+reported. Everything a step decides (skip, clip, stop) follows from these reduced numbers, so ranks decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from trireme.train.optim import grad_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """The forwards and backwards of one step.
+
+    ``prepare(i)`` gives the tensors of micro-batch i on the device, ``call(module, tensors)`` its outputs,
+    ``score(outputs, tensors, i)`` the scalar to differentiate; ``done(i)`` hears that its backward is over.
+    """
+
+    count: int
+    prepare: Callable[[int], Mapping[str, Any]]
+    call: Callable[[nn.Module, Mapping[str, Any]], Any]
+    score: Callable[[Any, Mapping[str, Any], int], torch.Tensor]
+    done: Callable[[int], None] = lambda index: None
+
+
+class Engine(Protocol):
+    """What a step needs from whoever computes it."""
+
+    lockstep: bool
+    """Whether every rank must run the same number of forwards and backwards."""
+
+    def first_row(self, num_seqs: int) -> int:
+        """Return which row of the global batch this rank's ``num_seqs`` begin at; dropout counts by it."""
+        ...
+
+    def sum_counts(self, counts: Sequence[int]) -> list[int]:
+        """Return the counts summed over data-parallel ranks; called before the first backward."""
+        ...
+
+    def run(self, module: nn.Module, passes: Passes) -> None:
+        """Run all forwards and backwards; afterwards gradients are sums over the global batch."""
+        ...
+
+    def evaluate(self, module: nn.Module, passes: Passes) -> None:
+        """Run the forwards alone and have each scored."""
+        ...
+
+    def sum_values(self, values: Sequence[float]) -> list[float]:
+        """Return reported sums (loss) over all ranks that have a part of them."""
+        ...
+
+    def grad_norm(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the norm over all gradients of all ranks, each element once."""
+        ...
+
+
+class OneDevice:
+    """One device: micro-batch after micro-batch, nothing to reduce."""
+
+    lockstep = False
+
+    def first_row(self, num_seqs: int) -> int:
+        """Return zero: its rows are the global batch."""
+        return 0
+
+    def sum_counts(self, counts: Sequence[int]) -> list[int]:
+        """Return the counts as they are."""
+        return list(counts)
+
+    def run(self, module: nn.Module, passes: Passes) -> None:
+        """Run forward and backward of each micro-batch in turn."""
+        for index in range(passes.count):
+            tensors = passes.prepare(index)
+            objective = passes.score(passes.call(module, tensors), tensors, index)
+            torch.autograd.backward(objective)
+            passes.done(index)
+
+    def evaluate(self, module: nn.Module, passes: Passes) -> None:
+        """Run the forward of each micro-batch in turn."""
+        for index in range(passes.count):
+            tensors = passes.prepare(index)
+            passes.score(passes.call(module, tensors), tensors, index)
+
+    def sum_values(self, values: Sequence[float]) -> list[float]:
+        """Return the values as they are."""
+        return list(values)
+
+    def grad_norm(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the norm over this device's gradients."""
+        return grad_norm(parameters)
