@@ -3,6 +3,7 @@
 from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
 from trireme.plan.framework import TRIREME, Framework
+from trireme.plan.framework_table import FRAMEWORKS, find_framework
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, parse_layout
 from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
@@ -51,6 +52,7 @@ __all__ = [
     "ASSUMED_MFU",
     "AXES",
     "COST_RULES",
+    "FRAMEWORKS",
     "KERNEL_SETS",
     "OPTIMIZERS",
     "PRECISIONS",
@@ -101,6 +103,7 @@ __all__ = [
     "expert_copies",
     "expert_groups",
     "facts_of_graph",
+    "find_framework",
     "fingerprint",
     "format_layout",
     "format_plan",

@@ -8,6 +8,9 @@ from typing import Literal
 Weights = Literal["master", "copy"]
 """``master``: parameters are fp32 and cast for products. ``copy``: they are 16-bit, the optimizer has fp32 copies."""
 
+Repeats = Literal["attention", "half"]
+"""What selective recomputation repeats: attention's core, or every second product and all that lies between them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
@@ -21,6 +24,10 @@ class Framework:
         overlaps_data: Reduction of gradients (and gathering of shards) hides behind compute.
         overlaps_tensor: Exchanges of tensor parallelism hide behind products.
         overlaps_pipeline: Sends between stages hide behind compute.
+        overlaps_experts: Exchanges of expert parallelism hide behind compute.
+        cuts_experts: Tensor parallelism cuts each expert's matrices, beside the experts being spread over ranks.
+        compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
+        repeats: What selective recomputation repeats.
     """
 
     name: str = "trireme"
@@ -30,6 +37,10 @@ class Framework:
     overlaps_data: bool = True
     overlaps_tensor: bool = False
     overlaps_pipeline: bool = True
+    overlaps_experts: bool = False
+    cuts_experts: bool = False
+    compiles: bool = False
+    repeats: Repeats = "attention"
 
 
 TRIREME = Framework()

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from trireme.graph import MicroBatch, ModelGraph
     from trireme.plan.layout import Layout
 
-PrecisionName = Literal["fp32", "bf16", "fp16", "bf16_pure", "fp8"]
+PrecisionName = Literal["fp32", "bf16", "fp16", "bf16_pure", "fp8", "fp4"]
 """``bf16``, ``fp16``: products in 16 bits, fp32 weights somewhere (the framework says where). ``bf16_pure``: nothing
-in fp32. ``fp8``: as bf16 with the large products in 8 bits."""
+in fp32. ``fp8``, ``fp4``: as bf16 with the large products in 8 or 4 bits."""
 
 OptimizerName = Literal["adamw", "adamw_bf16", "sgd", "momentum", "adafactor", "lion", "muon"]
-KernelSet = Literal["eager", "flash", "fused"]
+KernelSet = Literal["eager", "flash", "fused", "unflashed"]
 """``eager``: score matrices are kept. ``flash``: fused attention, all else eager. ``fused``: norms, gates and loss too.
+``unflashed``: score matrices are kept, all else is fused.
 """
 
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
@@ -36,7 +37,7 @@ class Workload:
 
     ``cuts`` are the layers (counted over all stacks) at which stages 1, 2 ... begin; empty where there are several
     stages means cut evenly (``even_cuts``). ``recompute`` and ``offload`` have one entry per layer; empty means what
-    the layout says for all of them, and no offload.
+    the layout says for all of them, and no offload. ``adapters_only``: the model's own weights are frozen (LoRA).
     """
 
     model: ModelGraph
@@ -52,6 +53,7 @@ class Workload:
     recompute: tuple[LayerRecompute, ...] = ()
     offload: tuple[bool, ...] = ()
     framework: Framework = TRIREME
+    adapters_only: bool = False
 
     def __post_init__(self) -> None:
         self._check_choices()
