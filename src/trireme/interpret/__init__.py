@@ -1,20 +1,23 @@
 """The sharded-tensor interpreter: a module's own code on local shards, the same rules for planning and running."""
 
+from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount
 from trireme.interpret.interpreter import Interpreter
-from trireme.interpret.parameters import interpreting, shard_parameters
+from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import global_shape, shard_of
 
 __all__ = [
+    "Binding",
     "CollectiveCount",
     "Interpreter",
     "ParameterSplit",
     "Shard",
     "Split",
     "TensorPlan",
+    "bind",
     "global_shape",
     "interpreting",
     "plan_tensor_parallel",

@@ -8,6 +8,7 @@ meets shards it goes through ``spread``, so gradients become complete again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -16,11 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call
-from trireme.interpret.collective import Line, apply_function, gather, parameter_with_kept, spread, sum_partial, take
+from trireme.interpret.collective import Line, gather, parameter_with_kept, spread, sum_partial, take
 from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
-from trireme.interpret.split import CannotSplitError, Split
+from trireme.interpret.reuse import Reuse
+from trireme.interpret.split import CannotSplitError, Shard, Split
 from trireme.interpret.table import DECIDES, RULES
 from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in, with_shard
+from trireme.interpret.torch_private import apply_function, is_met_by
 from trireme.words import say
 
 _IN_PLACE = frozenset(
@@ -71,28 +74,28 @@ class Interpreter(TorchFunctionMode):
         self.keeps_segments = keeps_segments
         self.notices: dict[str, None] = {}
         self._notice = notice
-        self._spread: dict[int, tuple[Tensor, int, Tensor]] = {}
-        self._parameters: dict[int, Tensor] = {}
-        self._watched: list[Any] = []
+        self.reuse = Reuse()
+        self._depth = 0
+        self._watched: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> Interpreter:
-        watched = watched_functions(self)
-        watched.__enter__()
-        self._watched.append(watched)
+        if self._depth == 0:
+            self._watched = watched_functions(self)
+            self._watched.__enter__()
+        self._depth += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._watched.pop().__exit__(*error)
-        if not self._watched:
-            self._spread.clear()
-            self._parameters.clear()
+        self._depth -= 1
+        if self._depth == 0:
+            self._watched.__exit__(*error)
+            self.reuse.forget()
 
-    @property
-    def is_active(self) -> bool:
-        """Whether calls are being met right now."""
-        return bool(self._watched)
+    def active(self) -> Active:
+        """Give a context in which calls are met; one inside another costs next to nothing."""
+        return Active(self)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -141,12 +144,10 @@ class Interpreter(TorchFunctionMode):
         """Let a whole tensor meet shards; one that is met several times pays its all-reduce once."""
         if not isinstance(value, Tensor) or not (value.requires_grad and torch.is_grad_enabled()):
             return value
-        known = self._spread.get(id(value))
-        if known is not None and known[0] is value and known[1] == value._version:
-            return known[2]
-        met = spread(value, self.line)
-        self._spread[id(value)] = (value, value._version, met)
-        return met
+        return self.reuse.of(value, self._spread)
+
+    def _spread(self, value: Tensor) -> Tensor:
+        return spread(value, self.line)
 
     def _read(self, tensor: Tensor) -> Tensor:
         """Give a parameter as it may be read; one that keeps segments needs its gradient put right."""
@@ -154,10 +155,10 @@ class Interpreter(TorchFunctionMode):
         differentiates = tensor.requires_grad and torch.is_grad_enabled()
         if shard is None or not (shard.split.keeps_some and tensor.is_leaf and differentiates):
             return tensor
-        if id(tensor) not in self._parameters:
-            read = parameter_with_kept(tensor, shard.dim, shard.split, self.line)
-            self._parameters[id(tensor)] = with_shard(read, shard)
-        return self._parameters[id(tensor)]
+        return self.reuse.of(tensor, lambda kept: with_shard(self._with_kept(kept, shard), shard))
+
+    def _with_kept(self, tensor: Tensor, shard: Shard) -> Tensor:
+        return parameter_with_kept(tensor, shard.dim, shard.split, self.line)
 
     def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor:
         """Give this rank's share of a whole tensor; a parameter nobody has decided on is cut for good."""
@@ -178,6 +179,8 @@ class Interpreter(TorchFunctionMode):
 
     def apply_function(self, function: Any, args: tuple[Any, ...]) -> Any:
         """Run an autograd function of the user's, whose inside no rule sees; NotImplemented if nothing is sharded."""
+        if not is_met_by(self):
+            return NotImplemented
         if self.decider is not None:
             args = self.decider.resolve(args)
         if not sources_of(args):
@@ -187,6 +190,30 @@ class Interpreter(TorchFunctionMode):
             return apply_opaque(call, function, self.opaque)
         except CannotSplitError as error:
             return self._whole(call, error)
+
+
+class Active:
+    """One entry of an interpreter, which enters only where its calls aren't met yet."""
+
+    __slots__ = ("_entered", "_interpreter", "_mark")
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._entered = False
+        self._mark = 0
+
+    def __enter__(self) -> Interpreter:
+        self._mark = self._interpreter.reuse.mark()
+        self._entered = not is_met_by(self._interpreter)
+        if self._entered:
+            self._interpreter.__enter__()
+        return self._interpreter
+
+    def __exit__(self, *error: Any) -> None:
+        # What was made inside stays alive no longer than that: recomputation spares no memory otherwise.
+        self._interpreter.reuse.forget(self._mark)
+        if self._entered:
+            self._interpreter.__exit__(*error)
 
 
 class _Applied:

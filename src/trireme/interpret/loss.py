@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trireme.interpret.call import Call
-from trireme.interpret.collective import Line, apply_function
+from trireme.interpret.collective import Line
 from trireme.interpret.split import Shard
 from trireme.interpret.tensor_state import shard_of
+from trireme.interpret.torch_private import apply_function
 
 
 def cross_entropy(call: Call) -> Any:

@@ -8,20 +8,18 @@ function and set of sharded dims.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.autograd.function import _SingleLevelFunction
-from torch.utils import checkpoint
 
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call, sharded
-from trireme.interpret.collective import apply_function, take
+from trireme.interpret.collective import take
 from trireme.interpret.split import Shard, Split
 from trireme.interpret.tensor_state import global_shape, shard_of, sources_of
+from trireme.interpret.torch_private import CheckpointFunction, apply_function, unset_fake_temporarily, watching
 
 if TYPE_CHECKING:
     from trireme.interpret.interpreter import Interpreter
@@ -33,42 +31,28 @@ _TRIAL_ERROR = 1e-9
 """Largest difference over the largest number that the order of fp64 sums explains."""
 
 
-@contextmanager
-def watched_functions(interpreter: Interpreter) -> Iterator[None]:
+def watched_functions(interpreter: Interpreter) -> AbstractContextManager[None]:
     """Show ``torch.autograd.Function.apply`` and recomputation to the interpreter; torch has no hook for them."""
-    recompute: Any = checkpoint._checkpoint_without_reentrant_generator
 
-    def apply(cls: Any, *args: Any) -> Any:
-        if cls is checkpoint.CheckpointFunction:
+    def apply(cls: Any, args: tuple[Any, ...]) -> Any:
+        if cls is CheckpointFunction:
             raise LayoutError("interpret.reentrant")
-        with torch._C.DisableTorchFunction():
-            result = interpreter.apply_function(cls, args)
+        result = interpreter.apply_function(cls, args)
         return apply_function(cls, *args) if result is NotImplemented else result
 
-    def entering(function: Callable[..., Any], *rest: Any, **options: Any) -> Any:
-        return recompute(_under(interpreter, function), *rest, **options)
+    def recompute(generator: Any, function: Callable[..., Any], rest: tuple[Any, ...], options: Any) -> Iterator[None]:
+        mark = interpreter.reuse.mark()
+        yield from generator(_under(interpreter, function), *rest, **options)
+        interpreter.reuse.forget(mark)
 
-    # Below Function.apply, for people keep that method under a name of their own.
-    outer = _SingleLevelFunction.__dict__.get("apply")
-    _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
-    checkpoint._checkpoint_without_reentrant_generator = entering  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if outer is None:
-            del _SingleLevelFunction.apply  # type: ignore[attr-defined]
-        else:
-            _SingleLevelFunction.apply = outer  # type: ignore[attr-defined]
-        checkpoint._checkpoint_without_reentrant_generator = recompute
+    return watching(apply, recompute)
 
 
 def _under(interpreter: Interpreter, function: Callable[..., Any]) -> Callable[..., Any]:
     """Enter the interpreter again where backward makes activations anew, which happens outside it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if interpreter.is_active:
-            return function(*args, **kwargs)
-        with interpreter:
+        with interpreter.active():
             return function(*args, **kwargs)
 
     return run

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call
@@ -34,6 +33,7 @@ from trireme.interpret.tensor_state import (
     with_origin,
     with_shard,
 )
+from trireme.interpret.torch_private import FakeTensorMode
 from trireme.words import say
 
 _MAX_PASSES = 200
