@@ -7,7 +7,7 @@ from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
-from trireme.interpret.tensor_state import global_shape, shard_of
+from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
 
 __all__ = [
     "Binding",
@@ -17,11 +17,14 @@ __all__ = [
     "Shard",
     "Split",
     "TensorPlan",
+    "acting_for",
     "bind",
     "global_shape",
     "interpreting",
+    "marks_of",
     "plan_tensor_parallel",
     "shard_of",
     "shard_parameters",
     "split_evenly",
+    "with_marks",
 ]

@@ -11,7 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trireme.interpret.split import Split
-from trireme.interpret.torch_private import apply_function
+from trireme.interpret.tensor_state import with_other_marks
+from trireme.interpret.torch_private import DisableTorchFunction, apply_function
+
+
+def exchange(function: Any, tensor: Tensor, *args: Any) -> Tensor:
+    """Run an autograd function of this room: unseen by all axes, whose shards stay what they were."""
+    with DisableTorchFunction():
+        result: Tensor = apply_function(function, tensor, *args)
+    return with_other_marks(result, tensor)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,20 +97,17 @@ def take(tensor: Tensor, dim: int, split: Split, rank: int) -> Tensor:
 
 def spread(tensor: Tensor, line: Line) -> Tensor:
     """Let a replicated tensor meet shards: itself forward, sum of the ranks' gradients backward."""
-    met: Tensor = apply_function(_Spread, tensor, line)
-    return met
+    return exchange(_Spread, tensor, line)
 
 
 def sum_partial(tensor: Tensor, line: Line) -> Tensor:
     """Sum the ranks' partial results: all-reduce forward, itself backward."""
-    total: Tensor = apply_function(_SumPartial, tensor, line)
-    return total
+    return exchange(_SumPartial, tensor, line)
 
 
 def gather(tensor: Tensor, dim: int, split: Split, line: Line) -> Tensor:
     """Make a sharded tensor whole on every rank; backward keeps this rank's share."""
-    whole: Tensor = apply_function(_Gather, tensor, dim, split, line)
-    return whole
+    return exchange(_Gather, tensor, dim, split, line)
 
 
 class _Spread(torch.autograd.Function):
@@ -153,14 +158,12 @@ def scale_kept(tensor: Tensor, dim: int, split: Split, rank: int, factor: float)
 
 def kept_by_all(tensor: Tensor, line: Line) -> Tensor:
     """Take a segment that all ranks hold as a whole tensor: its complete gradient is shared out again."""
-    whole: Tensor = apply_function(_KeptByAll, tensor, line)
-    return whole
+    return exchange(_KeptByAll, tensor, line)
 
 
 def parameter_with_kept(parameter: Tensor, dim: int, split: Split, line: Line) -> Tensor:
     """Let a parameter be read whose kept segments get a part of their gradient on each rank: equal parts."""
-    read: Tensor = apply_function(_ParameterWithKept, parameter, dim, split, line)
-    return read
+    return exchange(_ParameterWithKept, parameter, dim, split, line)
 
 
 class _KeptByAll(torch.autograd.Function):

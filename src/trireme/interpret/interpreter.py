@@ -3,12 +3,15 @@
 User code sees global sizes, so literals such as ``view(B, T, heads, width)`` stay valid. A whole tensor is the same
 on every rank and has a complete gradient; a sharded one holds this rank's share of both. Wherever a whole tensor
 meets shards it goes through ``spread``, so gradients become complete again.
+
+Interpreters of several axes may be entered one inside the other. The inner one is asked first and calls through to
+the outer one, so that it too sees sizes that are global on the outer axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +25,15 @@ from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
 from trireme.interpret.reuse import Reuse
 from trireme.interpret.split import CannotSplitError, Shard, Split
 from trireme.interpret.table import DECIDES, RULES
-from trireme.interpret.tensor_state import map_tensors, origin_of, shard_of, sources_of, tensors_in, with_shard
+from trireme.interpret.tensor_state import (
+    acting_for,
+    map_tensors,
+    origin_of,
+    shard_of,
+    sources_of,
+    tensors_in,
+    with_shard,
+)
 from trireme.interpret.torch_private import apply_function, is_met_by
 from trireme.words import say
 
@@ -54,9 +65,12 @@ class Interpreter(TorchFunctionMode):
     """The state of one interpretation on one rank.
 
     Attributes:
+        axis: Whose shards it reads and writes on tensors.
         line: The ranks of the axis and the count of collectives.
         notices: What had to be gathered, each once.
     """
+
+    axis = "tp"
 
     def __init__(
         self,
@@ -76,12 +90,12 @@ class Interpreter(TorchFunctionMode):
         self._notice = notice
         self.reuse = Reuse()
         self._depth = 0
-        self._watched: AbstractContextManager[None] = nullcontext()
+        self._watched = ExitStack()
+        self._outer: Callable[..., Any] = apply_function
 
     def __enter__(self) -> Interpreter:
         if self._depth == 0:
-            self._watched = watched_functions(self)
-            self._watched.__enter__()
+            self._outer = self._watched.enter_context(watched_functions(self))
         self._depth += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -90,7 +104,7 @@ class Interpreter(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._depth -= 1
         if self._depth == 0:
-            self._watched.__exit__(*error)
+            self._watched.close()
             self.reuse.forget()
 
     def active(self) -> Active:
@@ -100,7 +114,10 @@ class Interpreter(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        with acting_for(self.axis):
+            return self._meet(func, args, kwargs or {})
+
+    def _meet(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.decider is not None:
             args, kwargs = self.decider.resolve(args), self.decider.resolve(dict(kwargs))
         elif self.keeps_segments:
@@ -181,15 +198,23 @@ class Interpreter(TorchFunctionMode):
         """Run an autograd function of the user's, whose inside no rule sees; NotImplemented if nothing is sharded."""
         if not is_met_by(self):
             return NotImplemented
+        with acting_for(self.axis):
+            return self._meet_function(function, args)
+
+    def _meet_function(self, function: Any, args: tuple[Any, ...]) -> Any:
         if self.decider is not None:
             args = self.decider.resolve(args)
         if not sources_of(args):
             return NotImplemented
-        call = Call(interpreter=self, function=_Applied(function), args=args, kwargs={})
+        call = Call(interpreter=self, function=_Applied(function, self.apply_outside), args=args, kwargs={})
         try:
             return apply_opaque(call, function, self.opaque)
         except CannotSplitError as error:
             return self._whole(call, error)
+
+    def apply_outside(self, function: Any, *args: Any) -> Any:
+        """Run an autograd function as it runs without this interpreter: seen by the one outside, if any."""
+        return self._outer(function, *args)
 
 
 class Active:
@@ -219,12 +244,12 @@ class Active:
 class _Applied:
     """An autograd function as something to call, under its own name."""
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    def __init__(self, function: Any, apply: Callable[..., Any]) -> None:
+        self.function, self.apply = function, apply
         self.__name__: str = function.__qualname__
 
     def __call__(self, *args: Any) -> Any:
-        return apply_function(self.function, *args)
+        return self.apply(self.function, *args)
 
 
 def _writes_into_shard(call: Call) -> bool:

@@ -31,14 +31,17 @@ _TRIAL_ERROR = 1e-9
 """Largest difference over the largest number that the order of fp64 sums explains."""
 
 
-def watched_functions(interpreter: Interpreter) -> AbstractContextManager[None]:
-    """Show ``torch.autograd.Function.apply`` and recomputation to the interpreter; torch has no hook for them."""
+def watched_functions(interpreter: Interpreter) -> AbstractContextManager[Callable[..., Any]]:
+    """Show ``torch.autograd.Function.apply`` and recomputation to the interpreter; torch has no hook for them.
+
+    Entering gives how a function is applied outside of this interpreter: the one around it may watch too.
+    """
 
     def apply(cls: Any, args: tuple[Any, ...]) -> Any:
         if cls is CheckpointFunction:
             raise LayoutError("interpret.reentrant")
         result = interpreter.apply_function(cls, args)
-        return apply_function(cls, *args) if result is NotImplemented else result
+        return interpreter.apply_outside(cls, *args) if result is NotImplemented else result
 
     def recompute(generator: Any, function: Callable[..., Any], rest: tuple[Any, ...], options: Any) -> Iterator[None]:
         mark = interpreter.reuse.mark()
@@ -74,7 +77,7 @@ def apply_opaque(call: Call, function: Any, known: OpaqueDims) -> Any:
         raise call.refuse([value for value in call.args if shard_of(value)][-1:])
     merged = Shard(dim=0, split=reference.split, sources=sources_of(call.args), unit=reference.unit)
     args = [value if shard_of(value) else call.interpreter.spread(value) for value in call.args]
-    results = apply_function(function, *args)
+    results = call.interpreter.apply_outside(function, *args)
     several = isinstance(results, tuple)
     marked = [
         sharded(result, merged, dim=dim) for result, dim in zip(results if several else (results,), dims, strict=True)

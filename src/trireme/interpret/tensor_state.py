@@ -1,8 +1,14 @@
-"""What is remembered about a tensor, on the tensor: its shard, or the parameter it is a plain view of."""
+"""What is remembered about a tensor, on the tensor: its shard on each axis, or the parameter it is a plain view of.
+
+Several interpreters may meet one forward, one an axis. Each has a slot of its own on a tensor; ``shard_of``,
+``with_shard`` and what builds on them mean the slot of the interpreter whose handler is running.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +17,7 @@ from torch import Tensor
 
 from trireme.interpret.split import Shard
 
-_SHARD = "_trireme_shard"
+_SHARD = "_trireme_shard_"
 _ORIGIN = "_trireme_origin"
 _INPUT = "_trireme_input"
 
@@ -24,14 +30,55 @@ class Origin:
     dims: tuple[int | None, ...]
 
 
+class _Acting(threading.local):
+    """The slot of the handler that runs in this thread; tensor parallel outside of all handlers."""
+
+    slot = f"{_SHARD}tp"
+
+
+_ACTING = _Acting()
+
+
+@contextmanager
+def acting_for(axis: str) -> Iterator[None]:
+    """Mean the shards of ``axis`` inside."""
+    before = _ACTING.slot
+    _ACTING.slot = _SHARD + axis
+    try:
+        yield
+    finally:
+        _ACTING.slot = before
+
+
 def shard_of(value: Any) -> Shard | None:
     """Return how a tensor is sharded; None for whole tensors and everything else."""
-    return getattr(value, _SHARD, None) if isinstance(value, Tensor) else None
+    return getattr(value, _ACTING.slot, None) if isinstance(value, Tensor) else None
 
 
 def with_shard(tensor: Tensor, shard: Shard) -> Tensor:
     """Remember that ``tensor`` is a local shard."""
-    setattr(tensor, _SHARD, shard)
+    setattr(tensor, _ACTING.slot, shard)
+    return tensor
+
+
+def marks_of(tensor: Tensor) -> dict[str, Shard]:
+    """Return a tensor's shards of all axes, by axis: what must travel with it where its Python object can't."""
+    slots = getattr(tensor, "__dict__", {})
+    return {slot.removeprefix(_SHARD): shard for slot, shard in slots.items() if slot.startswith(_SHARD)}
+
+
+def with_marks(tensor: Tensor, marks: Mapping[str, Shard]) -> Tensor:
+    """Remember shards of several axes."""
+    for axis, shard in marks.items():
+        setattr(tensor, _SHARD + axis, shard)
+    return tensor
+
+
+def with_other_marks(tensor: Tensor, source: Tensor) -> Tensor:
+    """Remember about a result what ``source`` had on the other axes."""
+    for axis, shard in marks_of(source).items():
+        if _SHARD + axis != _ACTING.slot:
+            setattr(tensor, _SHARD + axis, shard)
     return tensor
 
 

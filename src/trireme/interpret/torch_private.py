@@ -40,17 +40,21 @@ def is_met_by(mode: Any) -> bool:
 def watching(
     apply: Callable[[Any, tuple[Any, ...]], Any],
     recompute: Callable[[Callable[..., Iterator[None]], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
-) -> Iterator[None]:
+) -> Iterator[Callable[..., Any]]:
     """Show what torch has no hook for: ``autograd.Function.apply`` and recomputed functions.
 
     Args:
         apply: Called with a function's class and its arguments in place of its own ``apply``.
         recompute: Called with torch's generator for non-reentrant recomputation, the function that is recomputed
             and the further arguments; gives the generator to use.
+
+    Yields:
+        How a function was applied before: unseen, or seen by whoever watched already.
     """
     generator: Any = checkpoint._checkpoint_without_reentrant_generator
     # Below Function.apply, for people keep that method under a name of their own.
     outer = _SingleLevelFunction.__dict__.get("apply")
+    before = apply_function if outer is None else outer.__func__
 
     def applied(cls: Any, *args: Any) -> Any:
         with DisableTorchFunction():
@@ -62,7 +66,7 @@ def watching(
     _SingleLevelFunction.apply = classmethod(applied)  # type: ignore[attr-defined]
     checkpoint._checkpoint_without_reentrant_generator = entering  # type: ignore[assignment]
     try:
-        yield
+        yield before
     finally:
         if outer is None:
             del _SingleLevelFunction.apply  # type: ignore[attr-defined]
