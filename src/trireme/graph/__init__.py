@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trireme.graph.name import find_graph, find_model, model_names, model_source
     from trireme.graph.numbers import DecoderNumbers
     from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
-    from trireme.graph.tensor import Kernels, Load, Saved, Tensor
+    from trireme.graph.tensor import Kernels, Load, Saved, Tensor, count_rows
 
 _LAZY = {
     "block": ("Block", "BlockParam", "SavedTensor"),
@@ -62,7 +62,7 @@ _LAZY = {
     "name": ("find_graph", "find_model", "model_names", "model_source"),
     "numbers": ("DecoderNumbers",),
     "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
-    "tensor": ("Kernels", "Load", "Saved", "Tensor"),
+    "tensor": ("Kernels", "Load", "Saved", "Tensor", "count_rows"),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 
@@ -114,6 +114,7 @@ __all__ = [
     "count_model_flops",
     "count_model_params",
     "count_params",
+    "count_rows",
     "estimate_cache_bytes",
     "estimate_saved_bytes",
     "find_graph",

@@ -37,6 +37,9 @@ from trireme.plan.schedule import (
 )
 from trireme.plan.schedule_check import InFlight, check_schedule, count_in_flight, in_flight_bound
 from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_f_one_b_utilisation, simulate
+from trireme.plan.time_pipeline import PipelineTime, pipeline_time
+from trireme.plan.time_rates import Rates
+from trireme.plan.time_step import StepTime, estimate_step
 from trireme.plan.workload import (
     KERNEL_SETS,
     OPTIMIZERS,
@@ -77,14 +80,17 @@ __all__ = [
     "ModelFacts",
     "OptimizerName",
     "ParsedLayout",
+    "PipelineTime",
     "Plan",
     "PrecisionName",
     "Prediction",
     "RankTimeline",
+    "Rates",
     "Schedule",
     "ScheduleName",
     "StageCost",
     "StateBytes",
+    "StepTime",
     "Timeline",
     "Violation",
     "Workload",
@@ -98,6 +104,7 @@ __all__ = [
     "count_in_flight",
     "estimate_memory",
     "estimate_state_memory",
+    "estimate_step",
     "estimate_step_s",
     "even_cuts",
     "expert_copies",
@@ -117,6 +124,7 @@ __all__ = [
     "one_f_one_b_utilisation",
     "parse_layout",
     "parse_plan",
+    "pipeline_time",
     "rank_at",
     "ranks_of",
     "require_legal",

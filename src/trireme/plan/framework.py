@@ -28,6 +28,7 @@ class Framework:
         cuts_experts: Tensor parallelism cuts each expert's matrices, beside the experts being spread over ranks.
         compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
         repeats: What selective recomputation repeats.
+        spreads_vocabulary: Every pipeline rank does its part of embedding and head.
     """
 
     name: str = "trireme"
@@ -41,6 +42,7 @@ class Framework:
     cuts_experts: bool = False
     compiles: bool = False
     repeats: Repeats = "attention"
+    spreads_vocabulary: bool = False
 
 
 TRIREME = Framework()
