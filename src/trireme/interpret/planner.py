@@ -45,6 +45,7 @@ def plan_tensor_parallel(
     *,
     degree: int,
     loss_fn: Callable[[Any], Tensor] | None = None,
+    call: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
 ) -> TensorPlan:
     """Give how each parameter is cut over ``degree`` ranks; neither module nor inputs change.
 
@@ -53,6 +54,7 @@ def plan_tensor_parallel(
         example_inputs: What ``forward`` takes, by name; a short batch will do.
         degree: Ranks of the axis.
         loss_fn: From the outputs to the loss. Without it outputs must be whole, so the head is.
+        call: How the module is called with the inputs. Default: each under its name.
 
     Raises:
         LayoutError: No way was found to run the module on shards.
@@ -60,7 +62,7 @@ def plan_tensor_parallel(
     knowledge = Knowledge(module=module, degree=degree)
     opaque: OpaqueDims = {}
     for number in range(1, _MAX_PASSES + 1):
-        walk = _Walk(knowledge, opaque)
+        walk = _Walk(knowledge, opaque, call=call)
         try:
             walk.run(example_inputs, loss_fn)
         except _AgainError:
@@ -82,8 +84,14 @@ class _AgainError(Exception):
 class _Walk:
     """One pass through the module; the interpreter asks it how to cut."""
 
-    def __init__(self, knowledge: Knowledge, opaque: OpaqueDims) -> None:
-        self.knowledge, self.opaque = knowledge, opaque
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        opaque: OpaqueDims,
+        *,
+        call: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        self.knowledge, self.opaque, self.call = knowledge, opaque, call
         self.cuts: dict[str, tuple[int, Split]] = {}
         self.cuts_outputs = False
         self._fakes: dict[str, Tensor] = {}
@@ -99,7 +107,7 @@ class _Walk:
                 self._cut(name, dim, split)
             given = map_tensors(dict(inputs), lambda value: as_input(fake_mode.from_tensor(value)))
             with torch.enable_grad(), Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard):
-                outputs = module(**given)
+                outputs = module(**given) if self.call is None else self.call(module, given)
                 self.cuts_outputs = bool(sources_of(*_leaves(outputs)))
                 result = outputs if loss_fn is None else loss_fn(outputs)
         if sources_of(*_leaves(result)):
