@@ -4,6 +4,7 @@ from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
 from trireme.plan.framework import TRIREME, Framework
 from trireme.plan.framework_table import FRAMEWORKS, find_framework
+from trireme.plan.infeasible import fitting_changes, largest_term, require_fit, say_event
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, parse_layout
 from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
@@ -11,6 +12,7 @@ from trireme.plan.legality_cost import COST_RULES, LayoutCost, layout_costs
 from trireme.plan.legality_facts import facts_of_graph
 from trireme.plan.legality_nearest import nearest_legal, require_legal
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
+from trireme.plan.peak import MemoryEvent, MemoryTimeline, RankMemory, estimate_peak
 from trireme.plan.placement import (
     AXES,
     Axis,
@@ -25,6 +27,8 @@ from trireme.plan.placement import (
 from trireme.plan.plan import LayerChoice, Plan, Prediction, check_plan_matches, fingerprint
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.plan_json import format_plan, parse_plan
+from trireme.plan.rank_param import RankParam, rank_params, section_share, stage_params, stage_sections
+from trireme.plan.saved import SavedBytes, section_saved
 from trireme.plan.schedule import (
     SCHEDULE_NAMES,
     Action,
@@ -36,7 +40,9 @@ from trireme.plan.schedule import (
     messages,
 )
 from trireme.plan.schedule_check import InFlight, check_schedule, count_in_flight, in_flight_bound
+from trireme.plan.share import BlockShare, share_block
 from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_f_one_b_utilisation, simulate
+from trireme.plan.state import StateParts, state_bytes, state_parts
 from trireme.plan.time_pipeline import PipelineTime, pipeline_time
 from trireme.plan.time_rates import Rates
 from trireme.plan.time_step import StepTime, estimate_step
@@ -66,6 +72,7 @@ __all__ = [
     "Action",
     "ActivationBytes",
     "Axis",
+    "BlockShare",
     "Coordinate",
     "Event",
     "Framework",
@@ -76,6 +83,8 @@ __all__ = [
     "Layout",
     "LayoutCost",
     "MemoryEstimate",
+    "MemoryEvent",
+    "MemoryTimeline",
     "Message",
     "ModelFacts",
     "OptimizerName",
@@ -84,12 +93,16 @@ __all__ = [
     "Plan",
     "PrecisionName",
     "Prediction",
+    "RankMemory",
+    "RankParam",
     "RankTimeline",
     "Rates",
+    "SavedBytes",
     "Schedule",
     "ScheduleName",
     "StageCost",
     "StateBytes",
+    "StateParts",
     "StepTime",
     "Timeline",
     "Violation",
@@ -103,6 +116,7 @@ __all__ = [
     "coordinate",
     "count_in_flight",
     "estimate_memory",
+    "estimate_peak",
     "estimate_state_memory",
     "estimate_step",
     "estimate_step_s",
@@ -112,11 +126,13 @@ __all__ = [
     "facts_of_graph",
     "find_framework",
     "fingerprint",
+    "fitting_changes",
     "format_layout",
     "format_plan",
     "groups_of",
     "head_ranks",
     "in_flight_bound",
+    "largest_term",
     "layout_costs",
     "layout_mapping",
     "messages",
@@ -126,7 +142,17 @@ __all__ = [
     "parse_plan",
     "pipeline_time",
     "rank_at",
+    "rank_params",
     "ranks_of",
+    "require_fit",
     "require_legal",
+    "say_event",
+    "section_saved",
+    "section_share",
+    "share_block",
     "simulate",
+    "stage_params",
+    "stage_sections",
+    "state_bytes",
+    "state_parts",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Weights = Literal["master", "copy"]
-"""``master``: parameters are fp32 and cast for products. ``copy``: they are 16-bit, the optimizer has fp32 copies."""
+Weights = Literal["master", "copy", "none"]
+"""``master``: parameters are fp32 and cast for products. ``copy``: they are 16-bit, the optimizer has fp32 copies.
+``none``: they are 16-bit and there is nothing else."""
 
 Repeats = Literal["attention", "half"]
 """What selective recomputation repeats: attention's core, or every second product and all that lies between them."""
@@ -27,6 +28,8 @@ class Framework:
         overlaps_experts: Exchanges of expert parallelism hide behind compute.
         cuts_experts: Tensor parallelism cuts each expert's matrices, beside the experts being spread over ranks.
         compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
+        keeps_sequence_cut: Under sp, what products read is kept as this rank's part and gathered again in backward.
+        float32_loss: The loss keeps its probabilities in fp32 whatever the kernels.
         repeats: What selective recomputation repeats.
         spreads_vocabulary: Every pipeline rank does its part of embedding and head.
     """
@@ -41,6 +44,8 @@ class Framework:
     overlaps_experts: bool = False
     cuts_experts: bool = False
     compiles: bool = False
+    keeps_sequence_cut: bool = False
+    float32_loss: bool = False
     repeats: Repeats = "attention"
     spreads_vocabulary: bool = False
 

@@ -18,13 +18,29 @@ from trireme.plan.framework import TRIREME, Framework
 _MEGATRON_2021 = Framework(
     name="Megatron-LM 2021",
     weights="copy",
+    float32_loss=True,
     keeps_gradients=True,
     overlaps_data=False,
     overlaps_pipeline=False,
     cuts_experts=True,
 )
-_MEGATRON = Framework(name="Megatron-LM", weights="copy", keeps_gradients=True, cuts_experts=True)
-_NEMO = Framework(name="NeMo", weights="copy", keeps_gradients=True, overlaps_tensor=True, cuts_experts=True)
+_MEGATRON = Framework(
+    name="Megatron-LM",
+    weights="copy",
+    float32_loss=True,
+    keeps_sequence_cut=True,
+    keeps_gradients=True,
+    cuts_experts=True,
+)
+_NEMO = Framework(
+    name="NeMo",
+    weights="copy",
+    float32_loss=True,
+    keeps_sequence_cut=True,
+    keeps_gradients=True,
+    overlaps_tensor=True,
+    cuts_experts=True,
+)
 _FSDP2 = Framework(name="FSDP2", compiles=True, repeats="half")
 
 FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
@@ -32,24 +48,50 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "trireme": TRIREME,
         "megatron-lm": _MEGATRON,
         "megatron-lm 2021": _MEGATRON_2021,
-        "megatron-core": Framework(name="Megatron-Core", weights="copy", keeps_gradients=True, overlaps_tensor=True),
+        "megatron-core": Framework(
+            name="Megatron-Core",
+            weights="copy",
+            float32_loss=True,
+            keeps_sequence_cut=True,
+            keeps_gradients=True,
+            overlaps_tensor=True,
+        ),
         "megatron-bridge": Framework(
-            name="Megatron-Bridge", weights="copy", keeps_gradients=True, overlaps_tensor=True, compiles=True
+            name="Megatron-Bridge",
+            weights="copy",
+            float32_loss=True,
+            keeps_sequence_cut=True,
+            keeps_gradients=True,
+            overlaps_tensor=True,
+            compiles=True,
         ),
         "nemo": _NEMO,
         "nemo automodel": Framework(name="NeMo AutoModel", compiles=True),
-        "megascale": Framework(name="MegaScale", weights="copy", keeps_gradients=True, overlaps_tensor=True),
+        "megascale": Framework(
+            name="MegaScale",
+            weights="copy",
+            float32_loss=True,
+            keeps_sequence_cut=True,
+            keeps_gradients=True,
+            overlaps_tensor=True,
+        ),
         "megatron-deepspeed": Framework(
             name="Megatron-DeepSpeed",
             weights="copy",
+            float32_loss=True,
             float32_gradients=False,
             keeps_gradients=True,
             overlaps_data=False,
             overlaps_pipeline=False,
         ),
-        "deepspeed": Framework(name="DeepSpeed", weights="copy", float32_gradients=False),
+        "deepspeed": Framework(name="DeepSpeed", weights="copy", float32_loss=True, float32_gradients=False),
         "gpt-neox": Framework(
-            name="GPT-NeoX", weights="copy", float32_gradients=False, overlaps_data=False, overlaps_pipeline=False
+            name="GPT-NeoX",
+            weights="copy",
+            float32_loss=True,
+            float32_gradients=False,
+            overlaps_data=False,
+            overlaps_pipeline=False,
         ),
         "fsdp": Framework(name="FSDP", float32_gradients=False, repeats="half"),
         "fsdp2": _FSDP2,
@@ -59,10 +101,23 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "alpa": Framework(
             name="Alpa", float32_gradients=False, compiles=True, overlaps_data=False, overlaps_pipeline=False
         ),
-        "internevo": Framework(name="InternEvo", weights="copy", float32_gradients=False, keeps_gradients=True),
-        "paddlenlp": Framework(name="PaddleNLP", weights="copy", keeps_gradients=True),
-        "nanotron": Framework(name="nanotron", weights="copy", keeps_gradients=True, overlaps_pipeline=False),
-        "mindspeed": Framework(name="MindSpeed", weights="copy", keeps_gradients=True),
+        "internevo": Framework(
+            name="InternEvo", weights="copy", float32_loss=True, float32_gradients=False, keeps_gradients=True
+        ),
+        "paddlenlp": Framework(
+            name="PaddleNLP", weights="copy", float32_loss=True, keeps_sequence_cut=True, keeps_gradients=True
+        ),
+        "nanotron": Framework(
+            name="nanotron",
+            weights="copy",
+            float32_loss=True,
+            keeps_sequence_cut=True,
+            keeps_gradients=True,
+            overlaps_pipeline=False,
+        ),
+        "mindspeed": Framework(
+            name="MindSpeed", weights="copy", float32_loss=True, keeps_sequence_cut=True, keeps_gradients=True
+        ),
     }
 )
 """Every framework whose habits we know."""

@@ -9,6 +9,9 @@ TEXTS = {
     "part_weight_casts": Text(en="16-bit weights", zh="16 位权重副本"),
     "part_activations": Text(en="activations", zh="激活值"),
     "part_logits": Text(en="logits", zh="logits"),
+    "part_shared": Text(en="shared tables", zh="共享表"),
+    "part_work": Text(en="working space", zh="工作空间"),
+    "part_buffers": Text(en="buffers", zh="缓冲区"),
     "part_allocator": Text(en="kept by the allocator", zh="分配器保留"),
     "part_program": Text(en="program", zh="程序本身"),
 }

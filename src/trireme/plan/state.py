@@ -1,0 +1,112 @@
+"""Bytes of a parameter and all that belongs to it: itself, its gradient, the optimizer's state, by who keeps what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from trireme.plan.memory import StateBytes
+from trireme.plan.rank_param import RankParam
+from trireme.plan.workload import OptimizerName, PrecisionName, Workload
+
+_MOMENT_BYTES: Mapping[OptimizerName, int] = {
+    "adamw": 8,
+    "adamw_bf16": 4,
+    "sgd": 0,
+    "momentum": 4,
+    "adafactor": 0,
+    "lion": 4,
+    "muon": 4,
+}
+"""Of one parameter, where moments are fp32 (``adamw_bf16``: two of 16 bits). Adafactor keeps rows and columns only.
+
+Source:
+    torch.optim (AdamW, SGD, Adafactor, Muon); Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms" (Lion).
+"""
+
+
+def compute_bytes(precision: PrecisionName) -> int:
+    """Bytes of a number in matrix products and of what they keep; 8- and 4-bit products keep 16-bit results."""
+    return 4 if precision == "fp32" else 2
+
+
+def state_bytes(workload: Workload) -> StateBytes:
+    """Bytes of one parameter by part, before ZeRO spreads any of it.
+
+    Source:
+        Micikevicius et al. 2018, "Mixed Precision Training", section 3.1 (fp32 weights beside 16-bit ones);
+        Rajbhandari et al. 2019, "ZeRO", section 3.1 (2 + 2 + 12 bytes).
+    """
+    precision, framework = workload.precision, workload.framework
+    moments = _MOMENT_BYTES[workload.optimizer]
+    if precision == "fp32":
+        return StateBytes(parameter=4, gradient=4, optimizer=moments, cast=0)
+    if precision == "bf16_pure":  # moments follow the parameter's format
+        return StateBytes(parameter=2, gradient=2, optimizer=moments // 2, cast=0)
+    if framework.weights == "master":
+        return StateBytes(parameter=4, gradient=4, optimizer=moments, cast=2)
+    gradient = 4 if framework.float32_gradients else 2
+    master = 4 if framework.weights == "copy" else 0
+    return StateBytes(parameter=2, gradient=gradient, optimizer=moments + master, cast=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateParts:
+    """Bytes on one rank all through the step, and while it runs.
+
+    Attributes:
+        parameters: Weights: whole, or this rank's shard.
+        casts: Copies in the format of products that stay as long as the step runs.
+        gradients: What is kept from one micro-batch to the next.
+        optimizer: Its state.
+    """
+
+    parameters: int
+    casts: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.parameters + self.casts + self.gradients + self.optimizer
+
+
+def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
+    """Bytes of the state of these parameters under the layout's ZeRO stage.
+
+    With fp32 weights (ours) sharding follows FSDP: weights are shards from stage 1 on, with a gathered 16-bit copy
+    that stages 1 and 2 keep; stage 1 keeps whole gradients until the last micro-batch, stages 2 and 3 shards. Where
+    16-bit weights are copied, stage 1 shards the optimizer's state, 2 gradients too, 3 the weights as well.
+    """
+    each, zero = state_bytes(workload), workload.layout.zero
+    is_master = workload.framework.weights == "master" or workload.precision == "bf16_pure"
+    weights = casts = gradients = optimizer = 0
+    for param in params:
+        whole = param.numel
+        shard = param.shard_numel if zero else whole
+        weight_numel = shard if zero == 3 or (zero and is_master) else whole
+        trained = not workload.adapters_only
+        weights += weight_numel * each.parameter
+        gradients += trained * (shard if zero >= 2 else whole) * each.gradient
+        optimizer += trained * (shard * each.optimizer + _factor_bytes(workload, param))
+        casts += whole * _kept_cast_bytes(workload, each, is_master=is_master)
+    return StateParts(parameters=weights, casts=casts, gradients=gradients, optimizer=optimizer)
+
+
+def _kept_cast_bytes(workload: Workload, each: StateBytes, *, is_master: bool) -> int:
+    zero = workload.layout.zero
+    if zero == 3:
+        return 0
+    gathered = compute_bytes(workload.precision)
+    return gathered if zero and is_master else each.cast
+
+
+def _factor_bytes(workload: Workload, param: RankParam) -> int:
+    """Adafactor: a number for each row and column of a matrix, one for each element of a vector."""
+    if workload.optimizer != "adafactor":
+        return 0
+    if len(param.shape) < 2:
+        return 4 * param.numel
+    lead = param.numel // (param.shape[-1] * param.shape[-2])
+    return 4 * lead * (param.shape[-1] + param.shape[-2])
