@@ -1,0 +1,40 @@
+"""Everything that acts on a module so that many ranks train it as one."""
+
+from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
+from trireme.parallel.gather import Gatherer, TensorParallelGather
+from trireme.parallel.norm import grad_norm
+from trireme.parallel.optimizer import LossScale, ParallelOptimizer, StepOutcome, move_parameters
+from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
+from trireme.parallel.part import Kept, ParameterPart, count_copies
+from trireme.parallel.replicate import Reducer, replicate
+from trireme.parallel.rows import held_rows, materialise_shards
+from trireme.parallel.shard import ShardSync, shard
+from trireme.parallel.sync import GradientSync, SyncTogether
+from trireme.parallel.traffic import Traffic
+
+__all__ = [
+    "BUCKET_BYTES",
+    "Bucket",
+    "GradientSync",
+    "Gatherer",
+    "Kept",
+    "LossScale",
+    "OptimizerKind",
+    "ParallelOptimizer",
+    "ParameterPart",
+    "Reducer",
+    "ShardSync",
+    "StepOutcome",
+    "SyncTogether",
+    "TensorParallelGather",
+    "Traffic",
+    "all_reduce_bucket",
+    "count_copies",
+    "grad_norm",
+    "held_rows",
+    "judge_optimizer",
+    "materialise_shards",
+    "move_parameters",
+    "replicate",
+    "shard",
+]

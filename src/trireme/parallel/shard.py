@@ -1,0 +1,264 @@
+"""ZeRO: parameters, gradients and optimizer state cut over data-parallel ranks, by torch's ``fully_shard``.
+
+Stage 3 frees a block's whole parameters after its forward and gathers them again for backward. Stages 1 and 2 keep
+them from the first forward of a step to its last backward; 2 sums gradients after every micro-batch so that only
+shards of them stay, 1 lets them accumulate whole and sums once. A pipeline sums once per stage as well: a stage's
+gradients are complete only after its last micro-batch, and by then other stages still compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from trireme.parallel.bucket import BUCKET_BYTES
+from trireme.parallel.fsdp_collective import CountedAllGather, CountedReduceScatter
+from trireme.parallel.fsdp_private import (
+    Mark,
+    OrderedReduction,
+    drop_unfinished,
+    groups_of,
+    managed,
+    mark_gathered,
+    prepare_root,
+    set_last,
+)
+from trireme.parallel.replicate import Reducer
+from trireme.parallel.shard_unit import Units, divide_into_units
+from trireme.parallel.traffic import Traffic, TrafficMeter, add_traffic
+
+ZeroStage = Literal[1, 2, 3]
+
+
+def shard(
+    root: nn.Module,
+    blocks: Sequence[nn.Module],
+    *,
+    group: dist.ProcessGroup,
+    zero: ZeroStage,
+    keep_gathered: bool = False,
+    replicate_group: dist.ProcessGroup | None = None,
+    whole_group: dist.ProcessGroup | None = None,
+    stage_of: Mapping[nn.Module, int] | None = None,
+    apart: Collection[nn.Parameter] = (),
+    param_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    on_gathered: Mark | None = None,
+) -> ShardSync:
+    """Cut a module's parameters over a group; afterwards they are DTensors cut along dim 0.
+
+    Call it when nothing else will replace parameters (shards of tensor parallelism are in place, plain local ones),
+    build the optimizer afterwards, and don't keep references to the old parameters.
+
+    A block that shares a parameter with something outside it joins the root's unit, so that tied stay tied. What
+    can't be cut (scalars, the few parameters of another format than their unit) stays whole: ``sync.kept_whole``.
+    A block that only some ranks run needs ``keep_gathered`` or zero 1 or 2: its gathers in backward would wait for
+    ranks that never come.
+
+    Args:
+        root: The whole module; its own unit holds what no block does.
+        blocks: Modules to gather one at a time, in order of execution.
+        group: Ranks over which to cut (dp_shard x cp).
+        zero: Stage.
+        keep_gathered: With stage 3, gather once a step instead of twice a micro-batch (for pipelines).
+        replicate_group: Ranks that hold copies of the same shard, with ``whole_group``: all ranks of both.
+        stage_of: In a pipeline, the stage of each block this rank runs; gradients are then summed once a stage.
+        apart: Parameters to leave as they are: other stages' absent ones, experts summed over their own copies.
+        param_dtype: Format to gather and compute in; shards keep theirs. Buffers and inputs are never cast.
+        reduce_dtype: Format to sum gradients in. Default: the one they are computed in.
+        on_gathered: Called once per parameter with its name and the tensor that forward computes with: an object
+            that FSDP keeps, so attributes put on it last.
+    """
+    assert whole_group is not None or replicate_group is None, "copies of shards need the group of all ranks"
+    units = divide_into_units(root, blocks, apart=frozenset(apart))
+    policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
+    mesh = data_mesh(group, replicate_group, device_type=_device_type(units, group))
+    names = _names_of(root)
+    ignored = {*units.apart, *(parameter for _, parameter in units.kept_whole)}
+    reshards = zero == 3 and not keep_gathered
+    for module in (*units.blocks, root):
+        # None lets FSDP keep the root's own parameters from forward to backward, which follows at once.
+        again = None if reshards else False
+        fully_shard(module, mesh=mesh, reshard_after_forward=again, mp_policy=policy, ignored_params=ignored)
+    sync = ShardSync(
+        root,
+        units,
+        group=group if whole_group is None else whole_group,
+        replicate_degree=1 if replicate_group is None else dist.get_world_size(replicate_group),
+        reduces_each=zero >= 2 and stage_of is None,
+        keeps=not reshards,
+        stage_of=stage_of,
+        reduce_dtype=reduce_dtype,
+    )
+    if on_gathered is not None:
+        for module in sync.modules:
+            mark_gathered(module, on_gathered, names)
+    return sync
+
+
+def data_mesh(
+    group: dist.ProcessGroup, replicate_group: dist.ProcessGroup | None = None, *, device_type: str
+) -> DeviceMesh:
+    """Give the mesh that ``fully_shard`` wants from groups that exist; no new ones are made."""
+    if replicate_group is None:
+        return DeviceMesh.from_group(group, device_type, mesh_dim_names=("shard",))
+    shards, copies = dist.get_process_group_ranks(group), dist.get_process_group_ranks(replicate_group)
+    me = dist.get_rank()
+    # Ranks lie on a grid, so each copy's row is this one moved along.
+    grid = torch.tensor([[copy + each - me for each in shards] for copy in copies])
+    return DeviceMesh.from_group(
+        [replicate_group, group], device_type, mesh=grid, mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _device_type(units: Units, group: dist.ProcessGroup) -> str:
+    real = {parameter.device.type for parameter in units.parameters() if not parameter.is_meta}
+    if real:
+        return real.pop()
+    return group._device_types[0].type if group._device_types else "cpu"
+
+
+def _names_of(root: nn.Module) -> dict[tuple[int, str], str]:
+    return {
+        (id(owner), name): f"{prefix}.{name}" if prefix else name
+        for prefix, owner in root.named_modules()
+        for name in owner._parameters
+    }
+
+
+class ShardSync:
+    """Drives the shards of one module through a step. Satisfies ``GradientSync``.
+
+    Attributes:
+        modules: Units in the order in which backward leaves them, the root last.
+        kept_whole: Names of the parameters that every rank holds whole.
+        merged: How many blocks joined the root's unit for the parameters they share.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        units: Units,
+        *,
+        group: dist.ProcessGroup,
+        replicate_degree: int,
+        reduces_each: bool,
+        keeps: bool,
+        stage_of: Mapping[nn.Module, int] | None,
+        reduce_dtype: torch.dtype | None,
+    ) -> None:
+        self.root = root
+        self.modules = (*reversed(units.blocks), root)
+        self.kept_whole = tuple(name for name, _ in units.kept_whole)
+        self.merged = units.num_merged
+        self._group = group
+        self._reduces_each = reduces_each
+        self._keeps = keeps
+        self._stage_of = stage_of
+        self._meter = TrafficMeter()
+        self._traffic = Traffic()
+        self._is_open = False
+        self._kept_before: set[int] = set()
+        self._whole = Reducer(units.kept_whole, group=group, bucket_bytes=BUCKET_BYTES, reduce_dtype=reduce_dtype)
+        self._order = OrderedReduction(self.modules)
+        self._stages_left: set[int] = set()
+        for module in self.modules:
+            _configure(module, self._meter, sums_copies=lambda: replicate_degree > 1 and self._order.is_final)
+
+    def start_step(self, num_microbatches: int = 1) -> None:
+        """Begin a step from shards alone: nothing gathered before (evaluation, a step that failed) is used again."""
+        prepare_root(self.root)
+        if self._is_open:
+            drop_unfinished(self.root, self.modules)
+        self._is_open = True
+        self._meter.restart()
+        self._order.restart()
+        self._stages_left = set((self._stage_of or {}).values())
+        set_last(self.root, is_last=False)
+        self.reshard()
+        _free_after_backward(self.modules, frees=not self._keeps)
+        self._kept_before = {id(parameter) for parameter, _ in managed(self.modules) if parameter.grad is not None}
+        self._whole.start_step(num_microbatches)
+
+    def before_backward(self, stage: int = 0, *, is_last: bool) -> None:
+        """Choose which units sum their gradients in the backward that begins."""
+        chosen = self._due(stage, is_last=is_last)
+        self._order.arm(chosen, is_final=is_last)
+        if is_last:
+            _free_after_backward(chosen, frees=True)
+        self._whole.before_backward(stage, is_last=is_last)
+
+    def after_backward(self, stage: int = 0, *, is_last: bool) -> None:
+        """After a stage's last backward, sum what backward's hooks didn't reach."""
+        if is_last:
+            pending = [module for module in self._due(stage, is_last=True) if not self._order.is_finished(module)]
+            _free_after_backward(pending, frees=True)
+            self._order.arm(pending, is_final=True)
+            self._order.flush()
+            self._stages_left.discard(stage)
+        self._whole.after_backward(stage, is_last=is_last)
+
+    def finish(self) -> None:
+        """Wait for all sums; parameters without gradient on any rank get None again."""
+        self._order.conclude()
+        self._drop_empty()
+        self._whole.finish()
+        self._traffic = add_traffic([self._meter.read(), self._whole.traffic])
+        self._is_open = False
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the last step sent. Nothing is timed: FSDP's collectives run on streams of their own."""
+        return self._traffic
+
+    def reshard(self) -> None:
+        """Free what an evaluation gathered."""
+        for module in self.modules:
+            assert isinstance(module, FSDPModule)
+            module.reshard()
+
+    def _due(self, stage: int, *, is_last: bool) -> list[nn.Module]:
+        """Give the units whose gradients are to be summed with this backward, in order."""
+        if not is_last and not self._reduces_each:
+            return []
+        if self._stage_of is None:
+            return list(self.modules)
+        chosen = [module for module in self.modules[:-1] if self._stage_of.get(module) == stage]
+        # The root's parameters serve every stage of this rank (ties, first and last stage on one rank).
+        return [*chosen, self.root] if self._stages_left <= {stage} else chosen
+
+    def _drop_empty(self) -> None:
+        """Put None where FSDP summed zeros: an optimizer must not touch what has no gradient on any rank."""
+        records = list(managed(self.modules))
+        mask = torch.tensor([id(record) in self._order.with_grad for _, record in records], dtype=torch.uint8)
+        if not records:
+            return
+        mask = mask.to(records[0][0].device)
+        self._meter.count("agree", mask.numel())
+        dist.all_reduce(mask, op=dist.ReduceOp.MAX, group=self._group)
+        for (parameter, _), is_there in zip(records, mask.tolist(), strict=True):
+            if not is_there and id(parameter) not in self._kept_before:
+                parameter.grad = None
+
+
+def _free_after_backward(modules: Sequence[nn.Module], *, frees: bool) -> None:
+    for module in modules:
+        assert isinstance(module, FSDPModule)
+        module.set_reshard_after_backward(frees, recurse=False)
+
+
+def _configure(module: nn.Module, meter: TrafficMeter, *, sums_copies: Callable[[], bool]) -> None:
+    assert isinstance(module, FSDPModule)
+    # Sums, never averages: the loss is divided by the global count before backward.
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)
+    module.set_reduce_scatter_unused_params(True, recurse=False)
+    if groups_of(module):
+        module.set_custom_all_gather(CountedAllGather(meter))  # type: ignore[arg-type]
+        module.set_custom_reduce_scatter(CountedReduceScatter(meter, sums_copies=sums_copies))  # type: ignore[arg-type]
