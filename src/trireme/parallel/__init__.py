@@ -15,8 +15,8 @@ from trireme.parallel.traffic import Traffic
 __all__ = [
     "BUCKET_BYTES",
     "Bucket",
-    "GradientSync",
     "Gatherer",
+    "GradientSync",
     "Kept",
     "LossScale",
     "OptimizerKind",
