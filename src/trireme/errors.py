@@ -8,7 +8,9 @@ TriremeError                    one clear message, exit code 2
 │   └── Infeasible              it does not fit; names the term that burst
 ├── CheckpointError             a save or load that would not be exact
 ├── DeviceError                 a device or a number format it lacks
-└── TrainError                  a step that must not go on (nothing to learn, not finite)
+├── TrainError                  a step that must not go on (nothing to learn, not finite)
+└── VerifyError                 a comparison with one device that can't be made
+    └── RankFailed              a rank died or hung, so nothing was shown; exit code 1
 
 A message says what was asked, the rule it breaks, and the nearest thing that works.
 """
@@ -67,3 +69,13 @@ class DeviceError(TriremeError):
 
 class TrainError(TriremeError):
     """Training must not go on."""
+
+
+class VerifyError(TriremeError):
+    """A comparison with one device can't be made as asked."""
+
+
+class RankFailed(VerifyError):
+    """A rank failed, died or hung while it was compared: the layout is not shown to be equal."""
+
+    exit_code = 1

@@ -10,7 +10,7 @@ from trireme.mesh.compute import (
 )
 from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name
 from trireme.mesh.launch import LaunchEnvironment
-from trireme.mesh.local import RankError, run_on_ranks
+from trireme.mesh.local import RankError, preload_on_ranks, run_on_ranks
 from trireme.mesh.memory import (
     measures_whole_process,
     memory_in_use_bytes,
@@ -39,6 +39,7 @@ __all__ = [
     "measures_whole_process",
     "memory_in_use_bytes",
     "peak_memory_bytes",
+    "preload_on_ranks",
     "program_memory_bytes",
     "reset_peak_memory",
     "rng_states",

@@ -75,6 +75,14 @@ def run_on_ranks(body: Callable[..., _T], num_ranks: int, *, timeout_s: float = 
     return [reports[rank].payload for rank in range(num_ranks)]
 
 
+def preload_on_ranks(*modules: str) -> None:
+    """Have the server import these too, once for all ranks; without effect if it runs already.
+
+    They must only define things: a module that starts threads would make forking unsafe.
+    """
+    _PRELOAD.extend(module for module in modules if module not in _PRELOAD)
+
+
 def _processes() -> ForkServerContext:
     # The server belongs to the whole program: it is told what to import only once ranks are wanted.
     context = multiprocessing.get_context("forkserver")

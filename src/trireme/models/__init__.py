@@ -5,6 +5,7 @@ from trireme.models.call import call_model, check_isolation, forward_inputs
 from trireme.models.cross_entropy import IGNORED, check_labels, token_cross_entropy
 from trireme.models.decoder import Decoder, meta_decoder
 from trireme.models.dropout import CountedDropout, DropoutClock, set_dropout_clock
+from trireme.models.factory import Factory, build_from_factory, find_factory
 from trireme.models.generate import context_length, generate
 from trireme.models.host_heap import keep_freed_memory
 from trireme.models.initial import initialise, initialise_parameter
@@ -19,15 +20,18 @@ __all__ = [
     "CountedDropout",
     "Decoder",
     "DropoutClock",
+    "Factory",
     "Loaded",
     "ModelSummary",
     "build_decoder",
+    "build_from_factory",
     "build_model",
     "call_model",
     "check_isolation",
     "check_labels",
     "context_length",
     "describe_model",
+    "find_factory",
     "forward_inputs",
     "generate",
     "initialise",

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,14 @@ from torch import nn
 from trireme.errors import ModelError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factory:
+    """A function of the user's that builds a module, and what is defined beside it."""
+
+    module: ModuleType
+    function: Callable[..., Any]
+
+
 def build_from_factory(factory: str, arguments: Mapping[str, Any], *, seed: int) -> nn.Module:
     """Call the function that ``factory`` names and return its module.
 
@@ -24,7 +33,7 @@ def build_from_factory(factory: str, arguments: Mapping[str, Any], *, seed: int)
     Raises:
         ModelError: The text has another form, names nothing, the call fails, or it returns no module.
     """
-    function = _find_function(factory)
+    function = find_factory(factory).function
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -39,7 +48,12 @@ def build_from_factory(factory: str, arguments: Mapping[str, Any], *, seed: int)
     return built
 
 
-def _find_function(factory: str) -> Callable[..., Any]:
+def find_factory(factory: str) -> Factory:
+    """Import what the text names and return the function with the module it stands in.
+
+    Raises:
+        ModelError: The text has another form, or names nothing that can be called.
+    """
     source, colon, name = factory.rpartition(":")
     if not colon or not source or not name.isidentifier():
         raise ModelError("model.factory_form", factory=factory)
@@ -48,8 +62,7 @@ def _find_function(factory: str) -> Callable[..., Any]:
     if not callable(function):
         names = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise ModelError("model.factory_no_function", factory=factory, module=source, function=name, names=names or "-")
-    found: Callable[..., Any] = function
-    return found
+    return Factory(module=module, function=function)
 
 
 def _import_module(factory: str, name: str) -> ModuleType:

@@ -40,6 +40,9 @@ TEXTS: dict[str, Text] = {
         zh="显示、检查和说明配置。",
     ),
     "verb_models": Text(en="List the reference models by size.", zh="按规模列出参考模型。"),
+    "verb_verify": Text(
+        en="Show that a layout trains a model as one device does.", zh="证明某种并行布局训练出的模型与单设备一致。"
+    ),
     "verb_env": Text(
         en="Say what this machine and installation have; attach it to a report.",
         zh="显示本机与安装环境；反馈问题时请附上。",

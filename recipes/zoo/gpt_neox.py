@@ -1,0 +1,17 @@
+"""GPT-NeoX of transformers: q, k and v of each head beside each other in one matrix."""
+
+import transformers
+from torch import nn
+
+
+def build() -> nn.Module:
+    config = transformers.GPTNeoXConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=72,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
+    return transformers.GPTNeoXForCausalLM(config)

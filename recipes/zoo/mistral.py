@@ -1,0 +1,20 @@
+"""Mistral of transformers, with a sliding window shorter than the sequences."""
+
+import transformers
+from torch import nn
+
+
+def build() -> nn.Module:
+    config = transformers.MistralConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=72,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=6,
+    )
+    return transformers.MistralForCausalLM(config)

@@ -1,0 +1,20 @@
+"""Mixtral of transformers: four experts a layer, two for each token."""
+
+import transformers
+from torch import nn
+
+
+def build() -> nn.Module:
+    config = transformers.MixtralConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=72,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+    return transformers.MixtralForCausalLM(config)

@@ -1,0 +1,40 @@
+"""Weights shared in depth: two blocks, each run twice in turn."""
+
+import torch.nn.functional as F
+from torch import nn
+
+
+class Block(nn.Module):
+    """Causal attention and a feed-forward layer on a residual stream."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.up, self.down = nn.Linear(d_model, 2 * d_model), nn.Linear(2 * d_model, d_model)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Shared(nn.Module):
+    def __init__(self, vocab_size=97, d_model=32, num_heads=4, times=2) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+        self.blocks, self.times = nn.ModuleList([Block(d_model, num_heads) for _ in range(2)]), times
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for _ in range(self.times):
+            for block in self.blocks:
+                x = block(x)
+        return self.head(x)
+
+
+def build() -> nn.Module:
+    return Shared()

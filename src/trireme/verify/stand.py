@@ -1,0 +1,28 @@
+"""What a rank has on its bench before the module is spread: everything a fault can spoil from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.plan import Coordinate, Layout, coordinate
+from trireme.verify.reference import Recipe
+from trireme.verify.subject import Subject
+
+
+@dataclass(slots=True, kw_only=True)
+class Stand:
+    """The subject, this rank's parts of the batches, and how weights are updated."""
+
+    subject: Subject
+    global_batches: list[Mapping[str, Any]]
+    batches: list[dict[str, Any]]
+    recipe: Recipe
+    layout: Layout
+    rank: int
+
+    @property
+    def place(self) -> Coordinate:
+        """This rank's place on every axis."""
+        return coordinate(self.layout, self.rank)
