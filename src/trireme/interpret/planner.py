@@ -98,14 +98,18 @@ class _Walk:
         self._local: dict[int, Tensor] = {}
 
     def run(self, inputs: Mapping[str, Any], loss_fn: Callable[[Any], Tensor] | None) -> None:
-        """Walk through module and loss."""
+        """Walk through module and loss.
+
+        Parameters and buffers are fake, inputs are themselves: code may look at masks and document numbers, which
+        decide what runs, and what is made of them meets a parameter as a fake.
+        """
         module = self.knowledge.module
         line = Line(rank=0, degree=self.knowledge.degree, group=None, count=CollectiveCount())
         fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with fake_mode, _swapped(module, lambda value, name: self._fake(fake_mode, value, name)):
+        with _swapped(module, lambda value, name: self._fake(fake_mode, value, name)):
             for name, (dim, split) in self.knowledge.preset.items():
                 self._cut(name, dim, split)
-            given = map_tensors(dict(inputs), lambda value: as_input(fake_mode.from_tensor(value)))
+            given = map_tensors(dict(inputs), lambda value: as_input(value.detach().clone()))
             with torch.enable_grad(), Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard):
                 outputs = module(**given) if self.call is None else self.call(module, given)
                 self.cuts_outputs = bool(sources_of(*_leaves(outputs)))
@@ -114,7 +118,9 @@ class _Walk:
             raise CannotSplitError("interpret.output", sources=sources_of(*_leaves(result)))
 
     def _fake(self, fake_mode: FakeTensorMode, value: Tensor, name: str) -> Tensor:
-        fake = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else fake_mode.from_tensor(value.detach())
+        with fake_mode:
+            known = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.detach()
+        fake = known if value.is_meta else fake_mode.from_tensor(known)
         if isinstance(value, nn.Parameter):
             fake = fake.requires_grad_(value.requires_grad)
             with_origin(fake, Origin(name=name, dims=tuple(range(value.ndim))))
