@@ -2,6 +2,7 @@
 
 from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount
+from trireme.interpret.declared import met_whole
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
@@ -22,6 +23,7 @@ __all__ = [
     "global_shape",
     "interpreting",
     "marks_of",
+    "met_whole",
     "plan_tensor_parallel",
     "shard_of",
     "shard_parameters",

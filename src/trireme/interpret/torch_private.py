@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch._C import DisableTorchFunction
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint
@@ -16,6 +21,7 @@ __all__ = [
     "CheckpointFunction",
     "DataDependentOutputException",
     "DisableTorchFunction",
+    "DynamicOutputShapeException",
     "FakeTensorMode",
     "apply_function",
     "is_met_by",
