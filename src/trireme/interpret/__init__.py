@@ -1,32 +1,50 @@
 """The sharded-tensor interpreter: a module's own code on local shards, the same rules for planning and running."""
 
 from trireme.interpret.binding import Binding, bind, interpreting
-from trireme.interpret.collective import CollectiveCount
-from trireme.interpret.declared import met_whole
+from trireme.interpret.collective import CollectiveCount, Line
+from trireme.interpret.dispatch import (
+    DATA_DEPENDENT,
+    exchange_counts,
+    exchange_rows,
+    gather_tokens,
+    run_experts,
+    take_tokens,
+    tracing,
+)
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
+from trireme.interpret.torch_private import apply_function, in_backward
 
 __all__ = [
+    "DATA_DEPENDENT",
     "Binding",
     "CollectiveCount",
     "Interpreter",
+    "Line",
     "ParameterSplit",
     "Shard",
     "Split",
     "TensorPlan",
     "acting_for",
+    "apply_function",
     "bind",
+    "exchange_counts",
+    "exchange_rows",
+    "gather_tokens",
     "global_shape",
+    "in_backward",
     "interpreting",
     "marks_of",
-    "met_whole",
     "plan_tensor_parallel",
+    "run_experts",
     "shard_of",
     "shard_parameters",
     "split_evenly",
+    "take_tokens",
+    "tracing",
     "with_marks",
 ]

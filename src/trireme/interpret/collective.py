@@ -56,7 +56,7 @@ class Line:
             dist.all_reduce(tensor, op=op, group=self.group)
         return tensor
 
-    def all_gather(self, tensor: Tensor, dim: int, split: Split) -> Tensor:
+    def all_gather(self, tensor: Tensor, dim: int, split: Split, *, where: str = "forward") -> Tensor:
         """Give the whole tensor from every rank's share; unequal shares travel padded."""
         longest = max(split.length(rank) for rank in range(self.degree))
         padded = _padded(tensor, dim, longest)
@@ -66,19 +66,8 @@ class Line:
         else:
             dist.all_gather(shares, padded, group=self.group)
         whole = _assembled(shares, dim, split)
-        self.count.add("all_gather forward", whole)
+        self.count.add(f"all_gather {where}", whole)
         return whole
-
-    def all_gather_equal(self, tensor: Tensor, dim: int) -> Tensor:
-        """Give every rank's tensor of one shape, joined along ``dim`` in the order of ranks; no gradient passes."""
-        shares = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.degree)]
-        if self.group is None:
-            shares = [tensor] * self.degree
-        else:
-            dist.all_gather(shares, tensor.contiguous(), group=self.group)
-        joined = torch.cat(shares, dim)
-        self.count.add("all_gather forward", joined)
-        return joined
 
 
 def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch._C import DisableTorchFunction
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     unset_fake_temporarily,
 )
@@ -22,8 +24,10 @@ __all__ = [
     "DataDependentOutputException",
     "DisableTorchFunction",
     "DynamicOutputShapeException",
+    "FakeTensor",
     "FakeTensorMode",
     "apply_function",
+    "in_backward",
     "is_met_by",
     "unset_fake_temporarily",
     "watching",
@@ -40,6 +44,11 @@ def apply_function(function: Any, *args: Any) -> Any:
 def is_met_by(mode: Any) -> bool:
     """Whether torch functions called here and now, in this thread, reach a mode."""
     return any(each is mode for each in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a task in this thread, as it does while a forward is recomputed."""
+    return torch._C._current_graph_task_id() != -1
 
 
 @contextmanager

@@ -1,6 +1,10 @@
 """Everything that acts on a module so that many ranks train it as one."""
 
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
+from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
+from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
+from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
+from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
 from trireme.parallel.gather import Gatherer, TensorParallelGather
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimizer import LossScale, ParallelOptimizer, StepOutcome, move_parameters
@@ -15,11 +19,17 @@ from trireme.parallel.traffic import Traffic
 __all__ = [
     "BUCKET_BYTES",
     "Bucket",
+    "DealtExperts",
+    "ExpertRanks",
+    "ExpertSet",
+    "ExpertTraffic",
+    "FoundExperts",
     "Gatherer",
     "GradientSync",
     "Kept",
     "LossScale",
     "OptimizerKind",
+    "OwnedRows",
     "ParallelOptimizer",
     "ParameterPart",
     "Reducer",
@@ -29,7 +39,11 @@ __all__ = [
     "TensorParallelGather",
     "Traffic",
     "all_reduce_bucket",
+    "balance_loss",
+    "balance_term",
     "count_copies",
+    "deal_experts",
+    "find_experts",
     "grad_norm",
     "held_rows",
     "judge_optimizer",
@@ -37,4 +51,6 @@ __all__ = [
     "move_parameters",
     "replicate",
     "shard",
+    "update_selection_biases",
+    "z_loss",
 ]

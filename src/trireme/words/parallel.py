@@ -51,4 +51,41 @@ TEXTS: dict[str, Text] = {
         "or load the state after spreading",
         zh="{name} 已在完整模型上更新过，其状态与分布后的模型不符；请重新构建，或在分布之后再加载状态",
     ),
+    # Experts
+    "expert_few": Text(
+        en="{path} has {experts} experts, too few for ep = {ep} ranks; ep = {near} works.",
+        zh="{path} 只有 {experts} 个专家，不够分给 ep = {ep} 个 rank；可改用 ep = {near}。",
+    ),
+    "expert_unlike": Text(
+        en="its parameters don't all have one place per expert in their first dim",
+        zh="它的参数并非都在第 0 维上按专家排列",
+    ),
+    "expert_trial": Text(
+        en="tried out on a small copy, its experts gave something else when they were run apart",
+        zh="在小副本上试算时，把专家分开运行得到的结果不同",
+    ),
+    "expert_unequal": Text(
+        en="its members aren't two or more modules of one kind and size",
+        zh="其中的模块不是两个以上同类同尺寸的专家",
+    ),
+    "expert_shared": Text(
+        en="its members have no parameters, or share them with others",
+        zh="其中的模块没有参数，或与其他模块共用参数",
+    ),
+    "expert_rows": Text(
+        en="its members don't treat each row by itself",
+        zh="其中的模块并非对每一行独立计算",
+    ),
+    "expert_chained": Text(
+        en="The experts of {path} feed one another or choose by each other's results, so they can't run apart; use ep = 1.",
+        zh="{path} 的专家互为输入，或依据彼此的结果作选择，无法分开运行；请用 ep = 1。",
+    ),
+    "expert_called": Text(
+        en="An expert of {path} was called with {count} arguments or from elsewhere; dealt-out experts take one tensor from {path}'s own forward; use ep = 1.",
+        zh="{path} 的某个专家被传入 {count} 个参数，或在别处被调用；分到各 rank 的专家只能由 {path} 自己的 forward 以一个张量调用；请用 ep = 1。",
+    ),
+    "expert_again": Text(
+        en="The experts of {path} were dealt out before.",
+        zh="{path} 的专家此前已经分配过。",
+    ),
 }
