@@ -50,6 +50,8 @@ def test_each_word_is_read_as_its_key_at_the_top_and_in_its_section_and_said(wor
 def _example(key: str, *, word: str) -> Any:
     """A value that differs from the default of ``key``."""
     special = {"lr_scheduler_type": "linear", "lr_decay_style": "linear", "torch_compile": "on"}
+    special |= {"layout.recompute": "full", "layout.zero": 2}
+    word = key if key in special else word
     if word in special:
         return special[word]
     field = find_field(tuple(key.split(".")))
@@ -89,6 +91,28 @@ def test_data_parallel_ranks_multiply_the_batch() -> None:
     layout = {"dp_degree": 2, "sharding_degree": 3}
     config = load(per_device_train_batch_size=4, gradient_accumulation_steps=8, **layout).config
     assert (config.layout.dp_replicate, config.layout.dp_shard, config.train.global_batch_seqs) == (2, 3, 192)
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "total"),
+    [({"tp": 2}, 8, 128), ({"hsdp": "2x2"}, 8, 128), ({"dp": 2}, None, 64), ({}, None, 32), ({}, 4, 128)],
+)
+def test_a_batch_per_device_counts_the_ranks_that_the_layout_leaves_to_data(layout, ranks, total) -> None:
+    words = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "layout": layout}
+    base = {"model": "llama-19m", "data": {"sources": "a"}, "train": {"max_steps": 1}, **words}
+    assert load_config(None, base=base, ranks=ranks).config.train.global_batch_seqs == total
+
+
+def test_paddles_dp_degree_is_copies_beside_a_sharding_degree_and_all_data_parallelism_without() -> None:
+    assert load(dp_degree=2).config.layout.given == {"dp": 2}
+    assert load(dp_degree=2, sharding_degree=2).config.layout.given == {"dp_replicate": 2, "dp_shard": 2, "zero": 1}
+    assert load(sep_degree=2).config.layout.given == {"cp": 2, "cp_kind": "ulysses"}
+    assert load(recompute=True, zero_stage=2).config.layout.given == {"zero": 2, "recompute": "full"}
+
+
+def test_a_batch_per_device_beside_a_layout_in_one_line_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"depends on the data-parallel degree, which layout\.text only tells later"):
+        load(per_device_train_batch_size=4, layout="tp=2")
 
 
 def test_a_batch_per_device_alone_is_accumulated_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trireme.config import LayoutSection, check_degrees, load_config
+from trireme.config import load_config
 from trireme.errors import ConfigError
 
 COMPLETE: dict[str, Any] = {"model": "llama-19m", "data": {"sources": "a.txt"}, "train": {"max_steps": 100}}
@@ -43,8 +43,7 @@ def notices(*overrides: str) -> list[str]:
         (["model.num_heads=8", "model.d_model=56"], "gives heads of 7; rotary positions need an even width"),
         (["model.max_seq_len=128"], "data.seq_len = 512 is longer than model.max_seq_len = 128"),
         (["data.sources=[]"], "data.sources is empty"),
-        (["layout.tp=2"], "layout.tp = 2 asks for 2 ranks; this version trains on one device"),
-        (["layout.ep=2"], "layout.ep = 2 must divide dp_shard * cp * tp = 1"),
+        (["layout=tp=2", "layout.pp=2"], "layout = tp=2 says the whole layout, and layout.pp say parts of it"),
     ],
 )
 def test_contradictions_are_refused_with_their_values(overrides: list[str], said: str) -> None:
@@ -52,7 +51,7 @@ def test_contradictions_are_refused_with_their_values(overrides: list[str], said
 
 
 def test_a_contradiction_is_said_where_it_was_written() -> None:
-    assert refusal("layout.tp=2").startswith("command line: layout.tp = 2")
+    assert refusal("layout=tp=2", "layout.tp=2").startswith("command line: layout = tp=2")
 
 
 @pytest.mark.parametrize(
@@ -88,15 +87,3 @@ def test_looking_at_data_needs_sources_and_no_model() -> None:
     assert load_config(None, base={"data": {"sources": "a"}}, purpose="data").notices == []
     with pytest.raises(ConfigError, match=r"data\.sources is empty"):
         load_config(None, base={"model": "llama-19m"}, purpose="data")
-
-
-@pytest.mark.parametrize(("tp", "fits"), [(1, True), (2, True), (3, False), (4, False)])
-def test_cfg_04_a_tensor_degree_that_cuts_key_value_heads_is_refused_by_their_number(tp: int, fits: bool) -> None:
-    found = list(check_degrees(LayoutSection(tp=tp), num_heads=4, num_kv_heads=2, d_ffn=64, num_layers=4))
-    assert (found == []) is fits
-    if not fits:
-        assert any(finding.values["size"] == "num_kv_heads = 2" for finding in found)
-
-
-def test_more_pipeline_stages_than_layers_are_refused() -> None:
-    assert [finding.name for finding in check_degrees(LayoutSection(pp=5), num_layers=4)] == ["more_stages"]

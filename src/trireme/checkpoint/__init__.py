@@ -5,12 +5,20 @@ from trireme.checkpoint.manifest import FORMAT_VERSION
 from trireme.checkpoint.prune import prune_checkpoints
 from trireme.checkpoint.read import Checkpoint, open_checkpoint
 from trireme.checkpoint.record import Manifest, SliceRecord, TensorRecord
-from trireme.checkpoint.restore import MODEL_PREFIX, check_resumable, find_nonfinite, restore_tensors, weights_only
+from trireme.checkpoint.restore import (
+    MODEL_PREFIX,
+    OPTIMIZER_PREFIX,
+    check_resumable,
+    find_nonfinite,
+    restore_tensors,
+    weights_only,
+)
 from trireme.checkpoint.save import SaveStage, save_checkpoint
 
 __all__ = [
     "FORMAT_VERSION",
     "MODEL_PREFIX",
+    "OPTIMIZER_PREFIX",
     "Checkpoint",
     "CheckpointInfo",
     "Manifest",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MODEL_PREFIX = "model/"
 """What the names of a model's weights begin with; no other tensor's name does."""
 
+OPTIMIZER_PREFIX = "optimizer/"
+"""What the names of optimizer state begin with: ``optimizer/<parameter>/<key>``."""
+
 _MAX_NAMES = 6
 """Names that one message lists of a kind; the rest are counted."""
 

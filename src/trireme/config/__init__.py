@@ -1,6 +1,6 @@
 """Settings: one pure-data schema per room, and how a file becomes them."""
 
-from trireme.config.check import Purpose, check_degrees
+from trireme.config.check import Purpose
 from trireme.config.checkpoint import CheckpointSection
 from trireme.config.data import DataSection, SourceSection
 from trireme.config.layout import LayoutSection
@@ -29,7 +29,6 @@ __all__ = [
     "SourceSection",
     "TrainSection",
     "build_json_schema",
-    "check_degrees",
     "load_config",
     "parse_config",
 ]

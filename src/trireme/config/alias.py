@@ -20,9 +20,12 @@ RENAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run.seed": ("seed",),
         "layout.tp": ("mp_degree", "tensor_parallel_degree", "tensor_model_parallel_size", "tp_degree"),
         "layout.pp": ("pp_degree", "pipeline_parallel_degree", "pipeline_model_parallel_size"),
-        "layout.dp_shard": ("sharding_degree", "sharding_parallel_degree", "data_parallel_shard_degree"),
-        "layout.dp_replicate": ("dp_degree", "data_parallel_degree", "data_parallel_replicate_degree"),
-        "layout.cp": ("sep_degree", "sep_parallel_degree", "context_parallel_size", "context_parallel_degree"),
+        "layout.vp": ("vpp_degree", "virtual_pp_degree", "virtual_pipeline_model_parallel_size"),
+        "layout.dp_shard": ("data_parallel_shard_degree",),
+        "layout.dp_replicate": ("data_parallel_replicate_degree",),
+        "layout.cp": ("context_parallel_size", "context_parallel_degree"),
+        "layout.zero": ("zero_stage", "sharding_stage"),
+        "layout.sp": ("sequence_parallel",),
         "layout.ep": ("ep_degree", "expert_model_parallel_size", "expert_parallel_degree"),
         "model.path": ("model_name_or_path",),
         "model.vocab_size": ("vocab_size",),
@@ -68,6 +71,8 @@ JOINT: Mapping[str, str] = MappingProxyType(
         "train_micro_batch_size_per_gpu": "train",
         "micro_batch_size": "train",
         "gradient_accumulation_steps": "train",
+        "dp_degree": "layout",
+        "data_parallel_degree": "layout",
         "warmup_ratio": "train",
         "lr_warmup_fraction": "train",
         "min_lr": "train",
@@ -92,13 +97,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "optimizer": "optim",
         "scheduler": "scheduler_block",
         "zero_optimization": "zero",
-        "zero_stage": "zero",
         "sharding": "zero",
-        "sharding_stage": "zero",
-        "sequence_parallel": "no_technique",
-        "recompute": "no_technique",
-        "recompute_granularity": "no_technique",
-        "gradient_checkpointing": "no_technique",
         "eval_iters": "eval_iters",
         "max_eval_samples": "eval_iters",
         "train_samples": "train_samples",
@@ -196,6 +195,26 @@ def _loss_scale_power(value: Any) -> Reading:
     return Reading(value=power_of_two(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
+def _sep(value: Any) -> Reading:
+    """Paddle's sep exchanges heads for positions."""
+    return Reading(value=value, implied={"layout.cp_kind": "ulysses"} if value not in (1, "1") else {})
+
+
+def _sharding_degree(value: Any) -> Reading:
+    """Paddle shards the optimizer alone unless a stage is given."""
+    return Reading(value=value, implied={"layout.zero": 1} if value not in (1, "1") else {})
+
+
+def _recompute(value: Any) -> Reading:
+    """On or off elsewhere; the command line has words where YAML has truth values."""
+    return Reading(value={"true": "full", "false": "none"}.get(str(value).lower(), value))
+
+
+def _granularity(value: Any) -> Reading:
+    """Paddle's granularities inside a layer recompute part of it."""
+    return Reading(value="selective" if value in ("core_attn", "full_attn") else value)
+
+
 def power_of_two(exponent: int) -> float:
     """Return 2 ** exponent; infinity, which no key takes, where a float ends."""
     return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
@@ -211,6 +230,13 @@ _TRANSLATED: Mapping[str, tuple[str, Callable[[Any], Reading]]] = MappingProxyTy
         "lr_scheduler_type": ("train.schedule", _schedule),
         "lr_decay_style": ("train.schedule", _schedule),
         "torch_compile": ("train.compile", _compile),
+        "sep_degree": ("layout.cp", _sep),
+        "sep_parallel_degree": ("layout.cp", _sep),
+        "sharding_degree": ("layout.dp_shard", _sharding_degree),
+        "sharding_parallel_degree": ("layout.dp_shard", _sharding_degree),
+        "recompute": ("layout.recompute", _recompute),
+        "gradient_checkpointing": ("layout.recompute", _recompute),
+        "recompute_granularity": ("layout.recompute", _granularity),
         "untie_embeddings_and_output_weights": ("model.tie_embeddings", _untie),
         "initial_scale_power": ("precision.init_loss_scale", _loss_scale_power),
     }
@@ -228,6 +254,8 @@ JOINT_MEANING: Mapping[str, str] = MappingProxyType(
         "train_micro_batch_size_per_gpu": "train.microbatch_seqs",
         "micro_batch_size": "train.microbatch_seqs",
         "gradient_accumulation_steps": "train.global_batch_seqs",
+        "dp_degree": "layout.dp",
+        "data_parallel_degree": "layout.dp",
         "warmup_ratio": "train.warmup_steps",
         "lr_warmup_fraction": "train.warmup_steps",
         "min_lr": "train.min_lr_ratio",

@@ -47,13 +47,6 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
         findings += check_batch(config.train)
         findings += check_rate(config.train)
         findings += check_model(config.model) if purpose == "train" else check_no_model(config.model)
-        findings += check_degrees(
-            config.layout,
-            num_heads=config.model.num_heads,
-            num_kv_heads=config.model.num_kv_heads,
-            num_layers=config.model.num_layers,
-            d_ffn=config.model.d_ffn,
-        )
         findings += check_seq_len(config.model, config.data)
         findings += check_precision(config.precision)
         findings += check_evaluation(config)
@@ -146,25 +139,6 @@ def _check_heads(model: ModelSection) -> Iterator[Finding]:
         yield _problem("model.d_model", "head_width_even", width=width, heads=heads, head_width=width // heads)
 
 
-def check_degrees(
-    layout: LayoutSection,
-    *,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-    num_layers: int | None = None,
-    d_ffn: int | None = None,
-) -> Iterator[Finding]:
-    """The degrees divide what they cut, as far as the shape is known; said before anything starts."""
-    for name, size in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("d_ffn", d_ffn)):
-        if size is not None and size % layout.tp:
-            yield _problem("layout.tp", "degree_divides", degree=f"layout.tp = {layout.tp}", size=f"{name} = {size}")
-    if num_layers is not None and layout.pp > num_layers:
-        yield _problem("layout.pp", "more_stages", pp=layout.pp, layers=num_layers)
-    if (layout.dp_shard * layout.cp * layout.tp) % layout.ep:
-        ranks = layout.dp_shard * layout.cp * layout.tp
-        yield _problem("layout.ep", "ep_divides", ep=layout.ep, ranks=ranks)
-
-
 def check_seq_len(model: ModelSection, data: DataSection) -> Iterator[Finding]:
     """The sequences fit the model."""
     if model.max_seq_len is not None and data.seq_len > model.max_seq_len:
@@ -196,12 +170,10 @@ def check_observe(observe: ObserveSection) -> Iterator[Finding]:
 
 
 def check_layout(layout: LayoutSection) -> Iterator[Finding]:
-    """This version trains on one device."""
-    axes = {name: getattr(layout, name) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
-    wide = {name: degree for name, degree in axes.items() if degree > 1}
-    if wide:
-        said = ", ".join(f"layout.{name} = {degree}" for name, degree in wide.items())
-        yield _problem(f"layout.{next(iter(wide))}", "one_device", layout=said, world=layout.world_size)
+    """A layout in one line stands alone."""
+    if layout.text is not None and layout.given:
+        keys = ", ".join(f"layout.{name}" for name in layout.given)
+        yield _problem("layout.text", "layout_twice", text=layout.text, keys=keys)
 
 
 def _is_reference(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,9 @@ _LEVELS = ("fp16_opt_level", "bf16_opt_level", "amp_level")
 class Deriver:
     """Works the joint words of all layers out into our keys, on a tree that holds the rest."""
 
-    def __init__(self, tree: Tree, *, joint: Mapping[str, Setting]) -> None:
+    def __init__(self, tree: Tree, *, joint: Mapping[str, Setting], ranks: int | None = None) -> None:
         self.tree = tree
+        self.ranks = ranks
         self.joint = joint
         self.problems: list[Problem] = []
         self.notices: list[str] = []
@@ -35,6 +37,7 @@ class Deriver:
     def run(self) -> None:
         """Put every joint word into the tree as our keys; collect what can't be."""
         self._precision()
+        self._data_parallel()
         self._batch()
         self._warmup()
         self._min_lr()
@@ -48,7 +51,9 @@ class Deriver:
             return
         per_device = next((values[word] for word in _PER_DEVICE if word in values), None)
         accumulation = values.get("gradient_accumulation_steps")
-        dp_degree = self._degree("layout.dp_replicate") * self._degree("layout.dp_shard")
+        dp_degree = self._dp_degree(next(iter(words.values())))
+        if dp_degree is None:
+            return
         micro = self._microbatch(per_device, words=words)
         if micro is None and per_device is None and accumulation is not None:
             micro = self._microbatch_from_global(words["gradient_accumulation_steps"], dp_degree=dp_degree)
@@ -102,6 +107,32 @@ class Deriver:
                     total=total,
                 )
             )
+
+    # -- layout ---------------------------------------------------------------------------------
+
+    def _data_parallel(self) -> None:
+        """Paddle's dp_degree is whole copies beside a sharding_degree, and all of data parallelism without one."""
+        for setting in self._given("dp_degree", "data_parallel_degree").values():
+            value = self._whole(setting)
+            key = "layout.dp_replicate" if self.tree.get("layout.dp_shard") is not None else "layout.dp"
+            if value is not None and self._put(key, value, word=setting):
+                self._say_read(setting, key=key)
+
+    def _dp_degree(self, word: Setting) -> int | None:
+        """Into how many parts a global batch is cut; None, and a problem, where another file says so."""
+        if self.tree.get("layout.text") is not None:
+            values = {"word": word.origin.alias or format_key(word.key)}
+            self.problems.append(Problem(origin=word.origin, name="batch_beside_layout", values=values))
+            return None
+        pair = re.fullmatch(r"(\d+)x(\d+)", str(self.tree.get("layout.hsdp")))
+        if pair:
+            return int(pair[1]) * int(pair[2])
+        named = [
+            key for key in ("layout.dp", "layout.dp_replicate", "layout.dp_shard") if self.tree.get(key) is not None
+        ]
+        if named or self.ranks is None:
+            return math.prod(self._degree(key) for key in named)
+        return max(1, self.ranks // math.prod(self._degree(f"layout.{axis}") for axis in ("pp", "cp", "tp")))
 
     def _degree(self, key: str) -> int:
         value = self.tree.get(key)

@@ -16,7 +16,13 @@ from trireme.config.suggest import likeness
 
 Kind = Literal["section", "sections", "list", "text", "number", "whole", "boolean", "choice", "mapping"]
 
-SHORT_FORM: dict[str, str] = {"precision": "policy", "model": "name", "sources": "path", "eval_sources": "path"}
+SHORT_FORM: dict[str, str] = {
+    "precision": "policy",
+    "model": "name",
+    "layout": "text",
+    "sources": "path",
+    "eval_sources": "path",
+}
 """Where a bare text may stand for a mapping: the key that the text then is the value of."""
 
 _SAME_NAME, _FULL_PATH, _LAST_NAME, _SAME_SECTION, _WORD_MALUS = 0.9, 0.78, 0.72, 0.06, 0.05

@@ -42,18 +42,19 @@ def load_config(
     *,
     base: Mapping[str, Any] | None = None,
     purpose: Purpose = "train",
+    ranks: int | None = None,
 ) -> Loaded:
     """Return the settings of ``path`` with ``overrides`` (``key=value``) on top and ``base`` below.
 
     ``purpose`` says what must be complete: everything to ``train``, all but the model for a ``module`` given
     as an object, the sources for ``data``,
-    nothing to ``show``.
+    nothing to ``show``. ``ranks``, where known, is what a data-parallel degree that isn't given follows from.
 
     Raises:
         ConfigError: Every problem at once, a line each: where, which key, which rule, what works.
     """
     layers = list(_layers(path, tuple(overrides), base=base))
-    tree, notices, problems = _merge(layers)
+    tree, notices, problems = _merge(layers, ranks=ranks)
     config = _validate(tree, problems=problems)
     top = Origin(layer="file", file=str(path)) if path is not None else Origin(layer="command line")
     notices += _check(config, purpose=purpose, origin_of=origin_finder(tree.origins), top=top)
@@ -78,7 +79,7 @@ def _layers(path: Path | str | None, overrides: tuple[str, ...], *, base: Mappin
     yield flatten_overrides(overrides)
 
 
-def _merge(layers: list[Flat]) -> tuple[Tree, list[str], list[Problem]]:
+def _merge(layers: list[Flat], *, ranks: int | None) -> tuple[Tree, list[str], list[Problem]]:
     tree = Tree()
     joint: dict[str, Setting] = {}
     for layer in layers:
@@ -86,7 +87,7 @@ def _merge(layers: list[Flat]) -> tuple[Tree, list[str], list[Problem]]:
         for setting in layer.settings:
             tree.apply(setting)
         joint |= layer.joint
-    deriver = Deriver(tree, joint=joint)
+    deriver = Deriver(tree, joint=joint, ranks=ranks)
     deriver.run()
     for layer in reversed(layers):
         _apply_implied(layer, tree=tree)

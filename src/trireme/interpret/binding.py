@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from trireme.errors import LayoutError
 from trireme.interpret.collective import CollectiveCount, Line
@@ -73,6 +73,12 @@ class Binding:
             shard = self._shards.get(name)
             if shard is not None:
                 with_shard(parameter, shard)
+
+    def mark_one(self, name: str, parameter: Tensor) -> None:
+        """Say that a tensor stands for the parameter of that name and is a shard if that one is."""
+        shard = self._shards.get(name)
+        if shard is not None:
+            with_shard(parameter, shard)
 
     def whole(self, value: Any) -> Any:
         """Give outputs with every shard among them gathered."""

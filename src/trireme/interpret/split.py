@@ -50,6 +50,15 @@ class Split:
             yield (start, part[0]) if len(part) == 1 else (start + sum(part[:rank]), part[rank])
             start += sum(part)
 
+    def kept_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
+        """Yield (start, length) of each segment that all ranks keep, in the numbering of a rank's share."""
+        start = 0
+        for part in self.parts:
+            length = part[0] if len(part) == 1 else part[rank]
+            if len(part) == 1:
+                yield start, length
+            start += length
+
     def scaled(self, factor: int) -> Split:
         """Give the split of a dim whose elements are each replaced by ``factor`` neighbours."""
         return Split(parts=tuple(tuple(size * factor for size in part) for part in self.parts))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trireme.job.api import load, run
+from trireme.job.layout import resolve_layout
 from trireme.job.options import RunOptions
 
 if TYPE_CHECKING:
     from trireme.job.train import run_training
 
-__all__ = ["RunOptions", "load", "run", "run_training"]
+__all__ = ["RunOptions", "load", "resolve_layout", "run", "run_training"]
 
 
 def __getattr__(name: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,20 +13,26 @@ from torch import nn
 
 from trireme.config import RunConfig
 from trireme.data import Batch, Loader, PreparedData
-from trireme.errors import ModelError
+from trireme.errors import LayoutError, ModelError
 from trireme.job.initial import init_weights
 from trireme.job.options import RunOptions
 from trireme.job.sample import build_sampler
+from trireme.job.spreading import DataShare, Outputs, needs_ranks, spread_module
+from trireme.job.team import Team
 from trireme.mesh import choose_device, set_threads
 from trireme.models import build_model, call_model, check_isolation, keep_freed_memory, module_device
 from trireme.observe import RunFolder
+from trireme.parallel import ParallelModel
+from trireme.plan import Layout
 from trireme.train import (
     Callback,
     Decision,
     Objective,
+    ParamGroup,
     Pieces,
     Policy,
     Precision,
+    RanksEngine,
     Schedule,
     Snapshot,
     Stepper,
@@ -41,6 +48,7 @@ from trireme.train import (
     choose_precision,
     decision_from_json,
     evaluating,
+    group_parameters,
 )
 from trireme.words import say
 
@@ -49,13 +57,14 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A module on its device with the number formats chosen for it."""
+    """A module on its device with the number formats chosen for it; ``groups`` are those of the whole module."""
 
     module: nn.Module
     device: torch.device
     precision: Precision
     decision: Decision | None
     objective: Objective
+    groups: tuple[ParamGroup, ...]
 
     @property
     def reason(self) -> str:
@@ -71,6 +80,7 @@ def build_machine(
     module: nn.Module | None,
     objective: Objective | None,
     initial: bool,
+    team: Team,
     notice: Notice,
 ) -> Machine:
     """Build the module, check that it suits the data, and put it on the device in its number format.
@@ -92,10 +102,19 @@ def build_machine(
     if objective is None:
         objective = build_objective()
         _check_module(module, config=config, vocab_size=vocab_size)
-    policy, decision = _choose_policy(module, batch, config=config, folder=folder, objective=objective, device=device)
+    policy, decision = _choose_policy(
+        module, batch, config=config, folder=folder, objective=objective, device=device, team=team
+    )
     precision = build_precision(policy, device=device, section=config.precision, notice=notice)
     apply_precision(module, precision=precision)
-    return Machine(module=module, device=device, precision=precision, decision=decision, objective=objective)
+    return Machine(
+        module=module,
+        device=device,
+        precision=precision,
+        decision=decision,
+        objective=objective,
+        groups=group_parameters(module, weight_decay=config.train.weight_decay),
+    )
 
 
 def build_pieces(
@@ -111,27 +130,41 @@ def build_pieces(
     peak_flops_per_s: float | None,
     options: RunOptions,
     run_dir: Path,
+    layout: Layout,
+    notice: Notice,
 ) -> Pieces:
     """Put together what ``fit`` runs."""
     train, stream, held_out = config.train, data.train, data.evaluation
     batch_seqs = train.global_batch_seqs
+    parallel = _spread(machine, layout=layout, data=data, batch_seqs=batch_seqs, notice=notice)
+    share = DataShare.of(parallel)
 
-    def open_loader(first: int, last: int) -> Loader:
-        return Loader(
+    @contextmanager
+    def open_loader(first: int, last: int) -> Iterator[Iterator[Batch]]:
+        with Loader(
             stream,
             global_batch_seqs=batch_seqs,
             first_step=first,
             last_step=last,
+            dp_rank=share.rank,
+            dp_degree=share.degree,
             workers=config.data.workers,
             prefetch=config.data.prefetch,
-        )
+        ) as loader:
+            yield (share.cut_short(batch, stream=stream, plan=plan) for batch in loader)
 
     def eval_batches() -> Iterator[Batch]:
         assert held_out is not None, "fit evaluates only where something is held out"
-        return held_out.eval_batches(batch_seqs=batch_seqs, limit_seqs=train.eval_seqs)
+        return held_out.eval_batches(
+            batch_seqs=-(-batch_seqs // share.degree),
+            limit_seqs=train.eval_seqs,
+            dp_rank=share.rank,
+            dp_degree=share.degree,
+        )
 
+    writer = machine.module if parallel is None else Outputs(parallel)
     return Pieces(
-        stepper=_build_stepper(machine, config=config),
+        stepper=_build_stepper(machine, config=config, parallel=parallel),
         plan=plan,
         schedule=schedule,
         cadence=build_cadence(train, config.checkpoint, max_steps=plan.max_steps, has_evaluation=held_out is not None),
@@ -139,7 +172,7 @@ def build_pieces(
         open_loader=open_loader,
         samples_per_epoch=stream.num_samples,
         eval_batches=eval_batches if held_out is not None else None,
-        sample=build_sampler(machine.module, tokenizer=data.tokenizer, config=config, run_dir=run_dir),
+        sample=build_sampler(writer, tokenizer=data.tokenizer, config=config, run_dir=run_dir),
         save=save,
         data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
         check_data_state=lambda state: stream.check_state(state, global_batch_seqs=batch_seqs),
@@ -151,7 +184,17 @@ def build_pieces(
     )
 
 
-def _build_stepper(machine: Machine, *, config: RunConfig) -> Stepper:
+def _spread(
+    machine: Machine, *, layout: Layout, data: PreparedData, batch_seqs: int, notice: Notice
+) -> ParallelModel | None:
+    """Spread the module over the ranks of the layout; None where one device does everything as written."""
+    if not needs_ranks(layout):
+        return None
+    batch = data.train.read(0, global_batch_seqs=batch_seqs)
+    return spread_module(machine.module, batch, layout=layout, objective=machine.objective, notice=notice)
+
+
+def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelModel | None) -> Stepper:
     train = config.train
     objective = machine.objective
     return Stepper(
@@ -167,15 +210,27 @@ def _build_stepper(machine: Machine, *, config: RunConfig) -> Stepper:
         microbatch_seqs=train.microbatch_seqs,
         on_nonfinite=train.on_nonfinite,
         max_nonfinite=train.max_nonfinite,
+        engine=None if parallel is None else RanksEngine(parallel),
     )
 
 
 def compile_module(
-    machine: Machine, *, config: RunConfig, data: PreparedData, folder: RunFolder, max_steps: int, notice: Notice
+    machine: Machine,
+    *,
+    config: RunConfig,
+    data: PreparedData,
+    folder: RunFolder,
+    max_steps: int,
+    layout: Layout,
+    notice: Notice,
 ) -> None:
     """Compile the module's blocks if the settings, or what was measured once in this run folder, say so."""
     train = config.train
     if train.compile == "off":
+        return
+    if needs_ranks(layout):
+        if train.compile == "on":
+            raise LayoutError("job.compile_layout", layout=layout)
         return
     batch = data.train.read(0, global_batch_seqs=train.global_batch_seqs)
     objective, precision = machine.objective, machine.precision
@@ -226,12 +281,15 @@ def _choose_policy(
     folder: RunFolder,
     objective: Objective,
     device: torch.device,
+    team: Team,
 ) -> tuple[Policy, Decision | None]:
     policy = config.precision.policy
     if policy != "auto":
         return policy, None
-    saved = folder.decide(
-        "precision", lambda: choose_precision(module, batch, objective=objective, device=device).to_json()
+    saved = team.from_lead(
+        lambda: folder.decide(
+            "precision", lambda: choose_precision(module, batch, objective=objective, device=device).to_json()
+        )
     )
     decision = decision_from_json(saved)
     return cast(Policy, decision.choice), decision

@@ -37,7 +37,7 @@ FREE = frozenset(
         "precision.fallback",
     }
 )
-ROUNDING = frozenset({"train.microbatch_seqs", "train.num_threads", "train.compile"})
+ROUNDING = frozenset({"train.microbatch_seqs", "train.num_threads", "train.compile", "layout"})
 SCHEDULE = frozenset(
     {
         "train.max_steps",
@@ -82,7 +82,7 @@ class Change:
         section = self.key.partition(".")[0]
         if self.key in FREE or section in FREE:
             return "free"
-        if self.key in ROUNDING:
+        if self.key in ROUNDING or section in ROUNDING:
             return "rounding"
         if self.key in SCHEDULE:
             return "schedule"

@@ -15,7 +15,7 @@ from trireme.mesh import DeviceFacts, device_facts, measures_whole_process, peak
 from trireme.models import Decoder, ModelSummary, describe_model
 from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, Watcher
 from trireme.plan import ASSUMED_MFU, MemoryEstimate, estimate_memory, estimate_state_memory, estimate_step_s
-from trireme.train import FitResult, StepPlan, group_parameters
+from trireme.train import FitResult, StepPlan
 from trireme.words import say
 
 _SETTLING_STEPS = 2
@@ -78,7 +78,7 @@ def opening_facts(
     machine: Machine, *, config: RunConfig, folder: RunFolder, plan: StepPlan, first_step: int, forecast: Forecast
 ) -> OpeningFacts:
     """Return what is known before step 1."""
-    groups = group_parameters(machine.module, weight_decay=config.train.weight_decay)
+    groups = machine.groups
     device, summary = forecast.device, forecast.summary
     return OpeningFacts(
         run_dir=folder.path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -11,18 +12,22 @@ from typing import Literal
 
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, check_resumable, list_checkpoints, newest_checkpoint
+from trireme.checkpoint import Checkpoint, check_resumable, list_checkpoints, newest_checkpoint, open_checkpoint
 from trireme.config import Loaded, RunConfig, load_config
 from trireme.data import DataReport, PreparedData, format_report, prepare_data
 from trireme.errors import CheckpointError, ConfigError
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
+from trireme.job.follower import FollowerFolder
 from trireme.job.initial import check_init_from
+from trireme.job.layout import resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
 from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
-from trireme.mesh import program_memory_bytes, reset_peak_memory
+from trireme.job.spreading import needs_ranks
+from trireme.job.team import Team
+from trireme.mesh import LaunchEnvironment, choose_device, joined_ranks, program_memory_bytes, reset_peak_memory
 from trireme.observe import (
     Console,
     Event,
@@ -31,11 +36,14 @@ from trireme.observe import (
     ObserverGroup,
     Recorder,
     RunFolder,
+    RunState,
+    Screen,
     WorkProgress,
     closing_report,
     environment,
     opening_report,
 )
+from trireme.plan import Layout
 from trireme.train import (
     Callback,
     FitResult,
@@ -77,17 +85,21 @@ def run_training(
     Raises:
         TriremeError: Whatever a person can mend; nothing is lost by it.
     """
-    observe = loaded.config.observe
-    console = Console(
-        every_steps=observe.every_steps,
-        throttle=_is_default(loaded, "observe.every_steps"),
-        progress=observe.progress,
-    )
+    launch = LaunchEnvironment.from_environ()
+    notices: list[str] = []
+    layout = resolve_layout(loaded.config.layout, ranks=launch.world_size, notice=notices.append)
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
     if options.overwrite:
         check_init_from(loaded.config.model.init_from, run_dir=path)
-    with closing(console), _open_folder(path, options=options) as folder:
-        attempt = _Attempt(loaded, folder=folder, options=options, console=console)
+    with ExitStack() as stack:
+        if needs_ranks(layout):
+            stack.enter_context(joined_ranks(launch, device=choose_device()))
+        team = Team(rank=launch.rank, size=launch.world_size)
+        console = stack.enter_context(closing(_open_console(loaded, team=team)))
+        folder = stack.enter_context(_open_folder(path, options=options, team=team))
+        attempt = _Attempt(loaded, folder=folder, options=options, console=console, team=team, layout=layout)
+        for text in notices:
+            attempt.note(text)
         return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
 
 
@@ -113,8 +125,19 @@ class _Course:
 class _Attempt:
     """What the phases of one attempt share."""
 
-    def __init__(self, loaded: Loaded, *, folder: RunFolder, options: RunOptions, console: Console) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        folder: RunFolder,
+        options: RunOptions,
+        console: Console,
+        team: Team,
+        layout: Layout,
+    ) -> None:
         self.loaded = loaded
+        self.team = team
+        self.layout = layout
         self.config: RunConfig = loaded.config
         self.folder = folder
         self.options = options
@@ -134,10 +157,8 @@ class _Attempt:
         """Prepare, report, train, report. Up to ``settle`` the folder's record stays as it was."""
         for text in self.loaded.notices:
             self.note(text)
-        new_rates = self.check_settings()
-        data = prepare_data(
-            self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
-        )
+        new_rates = self.team.from_lead(self.check_settings)
+        data = self.team.lead_first(self.read_data)
         course = self.plot_course(data, new_rates=new_rates)
         report = data.report_for_run(num_steps=course.plan.max_steps, global_batch_seqs=course.plan.global_batch_seqs)
         if not course.is_over:
@@ -156,6 +177,12 @@ class _Attempt:
             result = self.train(training, machine=machine, observers=(totals, *observers))
         self.show_closing(result, course=course, machine=machine, forecast=forecast, totals=totals)
         return result
+
+    def read_data(self) -> PreparedData:
+        """Tokenise and pack what is to be read, or find it in the cache."""
+        return prepare_data(
+            self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
+        )
 
     def check_settings(self) -> bool:
         """Compare a resume's settings with the run's own; returns whether new learning rates are accepted.
@@ -176,7 +203,7 @@ class _Attempt:
         """Say how long the run is, which learning rates it has, and what it goes on from."""
         plan = plan_steps(self.config.train, seq_len=data.train.seq_len, samples_per_epoch=data.train.num_samples)
         schedule = build_schedule(self.config.train, plan=plan, notice=self.note)
-        checkpoint = self.find_checkpoint() if self.options.resume else None
+        checkpoint = self.agree_on_checkpoint() if self.options.resume else None
         if checkpoint is None:
             return _Course(plan=plan, schedule=schedule, checkpoint=None)
         check_resumable(checkpoint)
@@ -190,6 +217,20 @@ class _Attempt:
             new_lr=new_rates,
         )
         return _Course(plan=plan, schedule=schedule, checkpoint=checkpoint)
+
+    def agree_on_checkpoint(self) -> Checkpoint | None:
+        """Return the one checkpoint that all ranks go on from: what the leading rank found good."""
+        found: list[Checkpoint] = []
+
+        def find() -> Path | None:
+            checkpoint = self.find_checkpoint()
+            found.extend([] if checkpoint is None else [checkpoint])
+            return None if checkpoint is None else checkpoint.path
+
+        path = self.team.from_lead(find)
+        if path is None:
+            return None
+        return found[0] if found else open_checkpoint(path)
 
     def find_checkpoint(self) -> Checkpoint | None:
         """Return what to go on from; None if the run was stopped before its first checkpoint.
@@ -225,6 +266,7 @@ class _Attempt:
             module=module,
             objective=objective,
             initial=course.checkpoint is None,
+            team=self.team,
             notice=self.note,
         )
         compile_module(
@@ -233,6 +275,7 @@ class _Attempt:
             data=data,
             folder=self.folder,
             max_steps=course.plan.max_steps,
+            layout=self.layout,
             notice=self.note,
         )
         return machine
@@ -259,6 +302,8 @@ class _Attempt:
             peak_flops_per_s=forecast.peak_flops_per_s,
             options=self.options,
             run_dir=self.folder.path,
+            layout=self.layout,
+            notice=self.note,
         )
         return Training(pieces)
 
@@ -292,7 +337,9 @@ class _Attempt:
             self.note(say("job.memory_least", kind=type(machine.module).__name__))
 
     def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:
-        """Run the loop, watched."""
+        """Run the loop, watched on the rank that leads."""
+        if not self.team.leads:
+            return training.run()
         with closing(Recorder(self.folder, notice=self.console.on_event)) as recorder, ExitStack() as plots:
             for event in self.noted:
                 recorder.on_event(event)
@@ -305,9 +352,13 @@ class _Attempt:
             return training.run(observers=watching)
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Make a checkpoint of a snapshot; returns whether it is safe."""
-        assert self.saver is not None, "the loop saves only while it runs"
-        return self.saver(snapshot)
+        """Make a checkpoint of a snapshot, whole on the leading rank; returns whether it is safe."""
+
+        def write() -> bool:
+            assert self.saver is not None, "the loop saves only while it runs"
+            return self.saver(snapshot)
+
+        return self.team.from_lead(write)
 
     def show_closing(
         self, result: FitResult, *, course: _Course, machine: Machine, forecast: Forecast, totals: Totals
@@ -354,7 +405,24 @@ def _is_default(loaded: Loaded, key: str) -> bool:
     return origin.layer == "default" or (own and getattr(getattr(loaded.config, section), name) == default)
 
 
-def _open_folder(path: Path, *, options: RunOptions) -> RunFolder:
-    if options.resume:
-        return RunFolder.open_resume(path)
-    return RunFolder.open_fresh(path, overwrite=options.overwrite)
+def _open_console(loaded: Loaded, *, team: Team) -> Console:
+    """Show the run; other ranks than the leading one are silent."""
+    observe = loaded.config.observe
+    throttle = _is_default(loaded, "observe.every_steps")
+    if not team.leads:
+        return Console(progress="off", screen=Screen(io.StringIO(), mode="lines"))
+    return Console(every_steps=observe.every_steps, throttle=throttle, progress=observe.progress)
+
+
+def _open_folder(path: Path, *, options: RunOptions, team: Team) -> RunFolder:
+    opened: list[RunFolder] = []
+
+    def open_it() -> RunState:
+        if options.resume:
+            opened.append(RunFolder.open_resume(path))
+        else:
+            opened.append(RunFolder.open_fresh(path, overwrite=options.overwrite))
+        return opened[0].state
+
+    state = team.from_lead(open_it)
+    return opened[0] if opened else FollowerFolder(path, state=state)

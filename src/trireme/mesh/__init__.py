@@ -9,6 +9,7 @@ from trireme.mesh.compute import (
     wants_pinned_memory,
 )
 from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name
+from trireme.mesh.group import join_ranks, joined_ranks
 from trireme.mesh.launch import LaunchEnvironment
 from trireme.mesh.local import RankError, preload_on_ranks, run_on_ranks
 from trireme.mesh.memory import (
@@ -35,6 +36,8 @@ __all__ = [
     "device_name",
     "format_support",
     "has_fused_optimizer",
+    "join_ranks",
+    "joined_ranks",
     "measure_matmul_flops_per_s",
     "measures_whole_process",
     "memory_in_use_bytes",

@@ -1,15 +1,20 @@
 """Everything that acts on a module so that many ranks train it as one."""
 
+from trireme.parallel.apply import parallelize
+from trireme.parallel.axes import Axes
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
+from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.gather import Gatherer, TensorParallelGather
+from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimizer import LossScale, ParallelOptimizer, StepOutcome, move_parameters
 from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
+from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rows import held_rows, materialise_shards
 from trireme.parallel.shard import ShardSync, shard
@@ -17,6 +22,15 @@ from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.traffic import Traffic
 
 __all__ = [
+    "Axes",
+    "Call",
+    "ParallelModel",
+    "Piece",
+    "assemble",
+    "call_by_name",
+    "gather_whole",
+    "parallelize",
+    "whole_piece",
     "BUCKET_BYTES",
     "Bucket",
     "DealtExperts",

@@ -7,10 +7,12 @@ from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.evaluate import EvalResult, evaluate, evaluating
 from trireme.train.loop import Training, fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
+from trireme.train.microbatch import host_tensors, share_rows, take_rows
 from trireme.train.objective import Objective
 from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
 from trireme.train.pieces import FitResult, Pieces, Snapshot
 from trireme.train.precision import Policy, Precision, apply_precision, build_precision
+from trireme.train.ranks import RanksEngine
 from trireme.train.rng import seed_run, seed_step
 from trireme.train.schedule import (
     Schedule,
@@ -42,6 +44,7 @@ __all__ = [
     "Policy",
     "Precision",
     "Progress",
+    "RanksEngine",
     "Restored",
     "Schedule",
     "Snapshot",
@@ -65,6 +68,7 @@ __all__ = [
     "evaluating",
     "fit",
     "group_parameters",
+    "host_tensors",
     "lr_at",
     "plan_steps",
     "remove_compile",
@@ -74,6 +78,8 @@ __all__ = [
     "seed_run",
     "seed_step",
     "set_lr",
+    "share_rows",
     "state_json",
     "state_tensors",
+    "take_rows",
 ]

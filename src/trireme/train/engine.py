@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from trireme.checkpoint import Checkpoint, restore_tensors
 from trireme.train.optim import grad_norm
 
 
@@ -37,12 +38,23 @@ class Engine(Protocol):
     lockstep: bool
     """Whether every rank must run the same number of forwards and backwards."""
 
+    parts: int | None
+    """Micro-batches a step where nothing else says how many; None: one."""
+
     def first_row(self, num_seqs: int) -> int:
         """Return which row of the global batch this rank's ``num_seqs`` begin at; dropout counts by it."""
         ...
 
+    def num_passes(self, wanted: int) -> int:
+        """Return how many micro-batches to run, where this rank has ``wanted``."""
+        ...
+
     def sum_counts(self, counts: Sequence[int]) -> list[int]:
         """Return the counts summed over data-parallel ranks; called before the first backward."""
+        ...
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return each flag as set if it is on any rank, so that ranks decide alike."""
         ...
 
     def run(self, module: nn.Module, passes: Passes) -> None:
@@ -61,19 +73,40 @@ class Engine(Protocol):
         """Return the norm over all gradients of all ranks, each element once."""
         ...
 
+    def merge(self, value: Any) -> list[Any]:
+        """Return every rank's value, JSON, in the order of ranks."""
+        ...
+
+    def gather_state(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return state by name as a checkpoint holds it, whole, on the rank that writes; elsewhere nothing."""
+        ...
+
+    def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
+        """Fill this rank's state from a checkpoint of any layout, strictly."""
+        ...
+
 
 class OneDevice:
     """One device: micro-batch after micro-batch, nothing to reduce."""
 
     lockstep = False
+    parts: int | None = None
 
     def first_row(self, num_seqs: int) -> int:
         """Return zero: its rows are the global batch."""
         return 0
 
+    def num_passes(self, wanted: int) -> int:
+        """Return the number as it is."""
+        return wanted
+
     def sum_counts(self, counts: Sequence[int]) -> list[int]:
         """Return the counts as they are."""
         return list(counts)
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return the flags as they are."""
+        return list(flags)
 
     def run(self, module: nn.Module, passes: Passes) -> None:
         """Run forward and backward of each micro-batch in turn."""
@@ -96,3 +129,15 @@ class OneDevice:
     def grad_norm(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the norm over this device's gradients."""
         return grad_norm(parameters)
+
+    def merge(self, value: Any) -> list[Any]:
+        """Return the one value."""
+        return [value]
+
+    def gather_state(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return the live tensors."""
+        return tensors
+
+    def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the checkpoint's tensors into place."""
+        restore_tensors(checkpoint, targets)

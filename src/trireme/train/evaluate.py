@@ -15,7 +15,7 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import TrainError
 from trireme.train.engine import Engine, OneDevice, Passes
-from trireme.train.microbatch import Work, move, split_batch
+from trireme.train.microbatch import Work, fill_up, move, split_batch
 from trireme.train.objective import Objective
 from trireme.train.precision import Precision
 
@@ -53,7 +53,8 @@ def evaluate(
     count = num_seqs = 0
     with evaluating(module), precision.compute_context(module):
         for batch in batches:
-            work = split_batch(batch, objective=objective, microbatch_seqs=microbatch_seqs)
+            work = split_batch(batch, objective=objective, microbatch_seqs=microbatch_seqs, parts=engine.parts)
+            work = fill_up(work, count=engine.num_passes(len(work.micros)))
             num_seqs, count = num_seqs + work.num_seqs, count + work.count
             passes = _passes(work, objective=objective, precision=precision, sums=sums, lockstep=engine.lockstep)
             engine.evaluate(module, passes)

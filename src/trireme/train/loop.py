@@ -5,9 +5,12 @@ What a run is made of is in ``Pieces``; what it has done so far is in ``Progress
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
+
+import torch
 
 from trireme.checkpoint import Checkpoint
 from trireme.data import Batch
@@ -125,15 +128,17 @@ class Training:
         self.clock_s = time.perf_counter()
         for batch in batches:
             self.step(batch)
-            self.after_step(interrupt)
-            if self.done or interrupt.requested or self.callbacks.control.should_stop:
+            interrupted = self.agree(interrupt)
+            self.after_step(interrupted=interrupted)
+            (stopped,) = self.stepper.engine.any_of([self.callbacks.control.should_stop])
+            if self.done or interrupted or stopped:
                 break
         else:
             raise TrainError("train.data_ended", step=self.progress.step, max_steps=self.pieces.plan.max_steps)
         self.fire("train_end")
         if self.done:
             return self.result("finished")
-        status: FitStatus = "interrupted" if interrupt.requested else "stopped"
+        status: FitStatus = "interrupted" if interrupted else "stopped"
         self.event(status, say(f"train.{status}", step=self.progress.step))
         return self.result(status, exit_code=interrupt.exit_code)
 
@@ -158,7 +163,19 @@ class Training:
             self.fire("epoch_end")
         self.stepper.check(result)
 
-    def after_step(self, interrupt: Interrupt) -> None:
+    def agree(self, interrupt: Interrupt) -> bool:
+        """Have all ranks evaluate, save and stop together, whichever was asked to; returns whether to end.
+
+        Asked once a step: a signal that comes later on one rank is for the next step.
+        """
+        control = self.callbacks.control
+        flags = [interrupt.requested, control.should_stop, control.should_evaluate, control.should_save]
+        asked, control.should_stop, control.should_evaluate, control.should_save = self.stepper.engine.any_of(flags)
+        if asked and not interrupt.requested:
+            interrupt.signal_number = signal.SIGTERM
+        return asked
+
+    def after_step(self, *, interrupted: bool) -> None:
         """Evaluate, write samples and save where it is time; the step's clock does not count it."""
         step, max_steps, cadence = self.progress.step, self.pieces.plan.max_steps, self.pieces.cadence
         control = self.callbacks.control
@@ -166,7 +183,7 @@ class Training:
             self.evaluate()
         if is_due(step, every_steps=cadence.sample_every_steps, max_steps=max_steps):
             self.sample()
-        reason = self.save_reason(interrupt)
+        reason = self.save_reason(interrupted=interrupted)
         if reason is not None:
             self.save(reason)
         control.should_evaluate = control.should_save = False
@@ -208,13 +225,13 @@ class Training:
             for report in self.pieces.sample(self.progress.step):
                 self.observers.on_sample(report)
 
-    def save_reason(self, interrupt: Interrupt) -> SaveReason | None:
+    def save_reason(self, *, interrupted: bool) -> SaveReason | None:
         """Return why to save now, or None."""
         step, max_steps = self.progress.step, self.pieces.plan.max_steps
         control = self.callbacks.control
         if step >= max_steps:
             return "end"
-        if interrupt.requested:
+        if interrupted:
             return "interrupt"
         if control.should_stop or control.should_save:
             return "callback"
@@ -225,8 +242,7 @@ class Training:
         """Save once a step, and never a state that is not finite."""
         if self.pieces.save is None or self.saved_step == self.progress.step:
             return
-        tensors = state_tensors(self.stepper)
-        check_finite(tensors)
+        tensors = self._finite_tensors()
         state = state_json(
             self.stepper,
             progress=self.progress,
@@ -240,6 +256,18 @@ class Training:
             return
         self.saved_step = self.progress.step
         self.fire("save")
+
+    def _finite_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Return what a checkpoint holds, whole; a state that is not finite on one rank is refused on all."""
+        tensors, problem = state_tensors(self.stepper), None
+        try:
+            check_finite(tensors)
+        except TrainError as error:
+            problem = error
+        (is_bad,) = self.stepper.engine.any_of([problem is not None])
+        if is_bad:
+            raise problem or TrainError("train.state_not_finite_elsewhere")
+        return self.stepper.engine.gather_state(self.stepper.module, tensors)
 
     def result(self, status: FitStatus, *, exit_code: int = 0) -> FitResult:
         """Return how the run ended."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trireme.data import Batch
+from trireme.data import Batch, share_of_rank
 from trireme.errors import TrainError
 from trireme.train.objective import IGNORED_LABEL, Objective, num_rows
 
@@ -36,8 +36,9 @@ class Micro:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One step's part of this rank, ready to run."""
+    """One step's part of this rank, ready to run; ``tensors`` is all of it."""
 
+    tensors: Mapping[str, Any]
     micros: tuple[Micro, ...]
     tokens: TokenCounts
     num_seqs: int
@@ -49,8 +50,12 @@ class Work:
         return sum(micro.count for micro in self.micros)
 
 
-def split_batch(batch: Batch | Mapping[str, Any], *, objective: Objective, microbatch_seqs: int | None) -> Work:
+def split_batch(
+    batch: Batch | Mapping[str, Any], *, objective: Objective, microbatch_seqs: int | None, parts: int | None = None
+) -> Work:
     """Return the batch in micro-batches of at most ``microbatch_seqs`` samples, counted.
+
+    ``parts`` is how many there should be where ``microbatch_seqs`` doesn't say.
 
     Raises:
         TrainError: Tensors disagree on the number of samples.
@@ -59,12 +64,35 @@ def split_batch(batch: Batch | Mapping[str, Any], *, objective: Objective, micro
     sample_ids = _sample_ids(batch)
     rows = num_rows(tensors)
     _check_rows(tensors, rows=rows)
-    size = microbatch_seqs or rows
+    size = microbatch_seqs or max(1, -(-rows // (parts or 1)))
     micros = tuple(
         _micro(tensors, first=first, last=min(first + size, rows), objective=objective)
         for first in range(0, rows, size)
     )
-    return Work(micros=micros, tokens=count_tokens(tensors), num_seqs=rows, sample_ids=sample_ids)
+    return Work(tensors=tensors, micros=micros, tokens=count_tokens(tensors), num_seqs=rows, sample_ids=sample_ids)
+
+
+def fill_up(work: Work, *, count: int) -> Work:
+    """Return the work with micro-batches of nothing at its end, for another rank has ``count`` of them."""
+    if len(work.micros) >= count:
+        return work
+    nothing = Micro(tensors=_one_row_of_nothing(work.tensors), count=0)
+    return replace(work, micros=(*work.micros, *[nothing] * (count - len(work.micros))))
+
+
+def _one_row_of_nothing(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one sample of the batch's kind without a label; its loss is counted as zero."""
+    return {
+        name: _without_label(name, value[:1] if len(value) else value.new_zeros(1, *value.shape[1:]))
+        if isinstance(value, torch.Tensor) and value.dim() > 0
+        else value
+        for name, value in tensors.items()
+    }
+
+
+def _without_label(name: str, row: torch.Tensor) -> torch.Tensor:
+    is_label = name == "labels" and not row.is_floating_point() and row.dim() >= 2
+    return torch.full_like(row, IGNORED_LABEL) if is_label else row
 
 
 def _micro(tensors: Mapping[str, Any], *, first: int, last: int, objective: Objective) -> Micro:
@@ -91,12 +119,19 @@ def _tensor(value: Any) -> Any:
 
 def take_rows(batch: Batch, num_seqs: int) -> Batch:
     """Return the first ``num_seqs`` samples of a batch, recounted; the batch itself if that is all."""
-    if num_seqs >= len(batch.sample_ids):
-        return batch
-    arrays = {name: getattr(batch, name)[:num_seqs] for name in _ARRAYS}
+    return batch if num_seqs >= len(batch.sample_ids) else _rows(batch, slice(0, num_seqs))
+
+
+def share_rows(batch: Batch, *, rank: int, degree: int) -> Batch:
+    """Return one data-parallel rank's samples of a whole batch, recounted."""
+    return _rows(batch, share_of_rank(len(batch.sample_ids), dp_rank=rank, dp_degree=degree))
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    arrays = {name: getattr(batch, name)[rows] for name in _ARRAYS}
     return replace(
         batch,
-        sample_ids=batch.sample_ids[:num_seqs],
+        sample_ids=batch.sample_ids[rows],
         num_real_tokens=int((arrays["document_ids"] >= 0).sum()),
         num_target_tokens=int((arrays["labels"] != IGNORED_LABEL).sum()),
         **arrays,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trireme.checkpoint import MODEL_PREFIX, Checkpoint, restore_tensors
+from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
 from trireme.errors import CheckpointError, TrainError
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
@@ -22,7 +22,6 @@ from trireme.train.step_result import StepCounters
 
 STATE_FORMAT = 1
 RNG = "rng"
-OPTIMIZER = "optimizer/"
 _KEYS = ("format", "progress", "counters", "precision", "scaler", "schedule", "optimizer", RNG, "data")
 _SHOWN = 5
 
@@ -58,7 +57,7 @@ def state_tensors(stepper: Stepper) -> dict[str, torch.Tensor]:
     for name, parameter in _optimized(stepper).items():
         for key, value in stepper.optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                tensors[f"{OPTIMIZER}{name}/{key}"] = value
+                tensors[f"{OPTIMIZER_PREFIX}{name}/{key}"] = value
     return tensors
 
 
@@ -108,7 +107,7 @@ def restore_state(
     state = checkpoint.state
     _check_keys(state)
     _check_policy(state, stepper=stepper)
-    restore_tensors(checkpoint, _targets(state, stepper=stepper))
+    stepper.engine.restore_state(stepper.module, checkpoint, _targets(state, stepper=stepper))
     _restore_scalars(state, stepper=stepper, progress=progress)
     missing = _restore_rng(state, stepper=stepper, allow_missing=allow_missing)
     names = tuple(key for key in ("model", "optimizer", *_KEYS[1:]) if key not in missing)
@@ -138,10 +137,12 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
         name: {key: value for key, value in state.get(parameter, {}).items() if not isinstance(value, torch.Tensor)}
         for name, parameter in parameters.items()
     }
+    without = [name for name, parameter in parameters.items() if not state.get(parameter)]
+    of_all = stepper.engine.merge([without, {name: values for name, values in scalars.items() if values}])
     return {
         "kind": type(stepper.optimizer).__name__,
-        "without_state": [name for name, parameter in parameters.items() if not state.get(parameter)],
-        "scalars": {name: values for name, values in scalars.items() if values},
+        "without_state": list(dict.fromkeys(name for names, _ in of_all for name in names)),
+        "scalars": {name: values for _, found in of_all for name, values in found.items()},
     }
 
 
@@ -202,7 +203,8 @@ def _restore_scalars(state: Mapping[str, Any], *, stepper: Stepper, progress: Pr
         raise CheckpointError("train.state_damaged", cause=error) from error
     parameters = _optimized(stepper)
     for name, values in state["optimizer"]["scalars"].items():
-        stepper.optimizer.state[parameters[name]].update(values)
+        if name in parameters or not stepper.engine.lockstep:  # another rank's parameter is no concern of this one
+            stepper.optimizer.state[parameters[name]].update(values)
 
 
 def _restore_rng(state: Mapping[str, Any], *, stepper: Stepper, allow_missing: Collection[str]) -> tuple[str, ...]:

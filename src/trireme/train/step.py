@@ -20,7 +20,7 @@ from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
-from trireme.train.microbatch import Micro, Work, move, split_batch
+from trireme.train.microbatch import Micro, Work, fill_up, move, split_batch
 from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module
 from trireme.train.optim import clip_factor, set_lr, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
@@ -130,9 +130,12 @@ class Stepper:
         started_s = time.perf_counter()
         if lr is not None:
             set_lr(self.optimizer, lr)
-        work = split_batch(batch, objective=self.objective, microbatch_seqs=self.microbatch_seqs)
+        work = self._split(batch)
         self._check_whole_batch(work)
-        (total,) = self.engine.sum_counts([work.count])
+        tokens = work.tokens
+        total, num_seqs, *token_counts = self.engine.sum_counts(
+            [work.count, work.num_seqs, tokens.step_tokens, tokens.real_tokens, tokens.target_tokens]
+        )
         buffers = self._buffer_copies()
         sums = self._accumulate(work, total=total, on_moment=on_moment)
         outcome = self._judge(sums, total=total)
@@ -143,10 +146,10 @@ class Stepper:
             grad_norm=sums.norm,
             lr=self.optimizer.param_groups[0]["lr"],
             outcome=outcome,
-            num_seqs=work.num_seqs,
-            step_tokens=work.tokens.step_tokens,
-            real_tokens=work.tokens.real_tokens,
-            target_tokens=work.tokens.target_tokens,
+            num_seqs=num_seqs,
+            step_tokens=token_counts[0],
+            real_tokens=token_counts[1],
+            target_tokens=token_counts[2],
             sample_ids=work.sample_ids,
             step_s=time.perf_counter() - started_s,
             auxiliary=sums.auxiliary if self.objective.auxiliary else None,
@@ -173,6 +176,13 @@ class Stepper:
             raise TrainError("train.nonfinite_stop", **values)
         if self.counters.nonfinite_in_row >= self.max_nonfinite:
             raise TrainError("train.nonfinite_row", count=self.counters.nonfinite_in_row, **values)
+
+    def _split(self, batch: Batch | Mapping[str, Any]) -> Work:
+        """Cut the batch as often as asked for, and as often as the other ranks do."""
+        work = split_batch(
+            batch, objective=self.objective, microbatch_seqs=self.microbatch_seqs, parts=self.engine.parts
+        )
+        return fill_up(work, count=self.engine.num_passes(len(work.micros)))
 
     def _check_whole_batch(self, work: Work) -> None:
         if self.objective.loss_reduction == "batch" and (len(work.micros) > 1 or self.engine.lockstep):

@@ -235,14 +235,6 @@ TEXTS: dict[str, Text] = {
         en="{key} is not read; give train.schedule and train.warmup_steps instead.",
         zh="不读取 {key}；请改用 train.schedule 和 train.warmup_steps。",
     ),
-    "not_zero": Text(
-        en="{key} has no equal in this version, which trains on one device and shards no state; leave it out.",
-        zh="本版本没有与 {key} 对应的设置：目前在单个设备上训练，不切分状态；请去掉。",
-    ),
-    "not_no_technique": Text(
-        en="{key} has no equal in this version; leave it out, a smaller train.microbatch_seqs saves memory.",
-        zh="本版本没有与 {key} 对应的设置；请去掉，调小 train.microbatch_seqs 可以节省显存。",
-    ),
     "not_eval_iters": Text(
         en="{key} counts something else; train.eval_seqs says how many held-out sequences an evaluation takes.",
         zh="{key} 的计数单位不同；一次评估用多少条序列由 train.eval_seqs 决定。",
@@ -369,24 +361,21 @@ TEXTS: dict[str, Text] = {
         "rotary positions need an even width.",
         zh="model.d_model = {width} 分给 {heads} 个头，每头宽 {head_width}；旋转位置编码要求宽度为偶数。",
     ),
-    "degree_divides": Text(
-        en="{degree} does not divide {size}; take a degree that does.",
-        zh="{degree} 不能整除 {size}；请换一个能整除的并行度。",
-    ),
-    "more_stages": Text(
-        en="layout.pp = {pp} is more than the {layers} layers there are to divide.",
-        zh="layout.pp = {pp} 超过了可切分的 {layers} 层。",
-    ),
-    "ep_divides": Text(
-        en="layout.ep = {ep} must divide dp_shard * cp * tp = {ranks}.",
-        zh="layout.ep = {ep} 应当整除 dp_shard * cp * tp = {ranks}。",
-    ),
     "seq_len_above": Text(
         en="data.seq_len = {seq_len} is longer than model.max_seq_len = {max_seq_len}; lower one or raise the other.",
         zh="data.seq_len = {seq_len} 超过了 model.max_seq_len = {max_seq_len}；请调小前者或调大后者。",
     ),
-    "one_device": Text(
-        en="{layout} asks for {world} ranks; this version trains on one device, so leave the degrees at 1.",
-        zh="{layout} 需要 {world} 个进程；本版本在单个设备上训练，请把并行度保持为 1。",
+    "not_zero": Text(
+        en="{key} is a block of other settings here; say layout.zero = 1, 2 or 3.",
+        zh="{key} 在这里不是一个配置块；请写 layout.zero = 1、2 或 3。",
+    ),
+    "layout_twice": Text(
+        en="layout = {text} says the whole layout, and {keys} say parts of it; give one or the other.",
+        zh="layout = {text} 已经给出整个布局，又另外给了 {keys}；二者只能选其一。",
+    ),
+    "batch_beside_layout": Text(
+        en="{word} depends on the data-parallel degree, which layout.text only tells later; "
+        "give train.global_batch_seqs, or the layout key by key.",
+        zh="{word} 取决于数据并行度，而 layout.text 要到之后才解析；请给出 train.global_batch_seqs，或逐项写出 layout 的各个键。",
     ),
 }

@@ -117,4 +117,22 @@ TEXTS = {
     "peak_measured": Text(en="measured", zh="实测"),
     "group_matrices": Text(en="matrices, decay {decay:g}:", zh="矩阵，衰减 {decay:g}:"),
     "group_vectors": Text(en="vectors, decay {decay:g}:", zh="向量，衰减 {decay:g}:"),
+    "other_ranks": Text(
+        en="layout = {layout} needs {needs} ranks and {ranks} run; start {needs}, with --nproc-per-node {needs} or "
+        "torchrun, or change the layout.",
+        zh="layout = {layout} 需要 {needs} 个 rank，当前有 {ranks} 个；请用 --nproc-per-node {needs} 或 torchrun 启动 {needs} 个，"
+        "或修改布局。",
+    ),
+    "no_plan": Text(
+        en="layout = {path} names a plan.json that can't be read: {reason}.",
+        zh="layout = {path} 指向的 plan.json 无法读取：{reason}。",
+    ),
+    "compile_layout": Text(
+        en="train.compile = on does not work with layout = {layout} yet; leave it at auto or off.",
+        zh="train.compile = on 目前还不能与 layout = {layout} 一起使用；请保持 auto 或 off。",
+    ),
+    "lead_failed": Text(
+        en="Rank 0 failed: {reason}.",
+        zh="rank 0 失败：{reason}。",
+    ),
 }

@@ -38,4 +38,9 @@ TEXTS: dict[str, Text] = {
         en="rank {rank} of {num_ranks} was still running after {limit_s:g} s; its stack:",
         zh="rank {rank}（共 {num_ranks} 个）运行超过 {limit_s:g} 秒仍未结束，其调用栈：",
     ),
+    "no_group": Text(
+        en="Rank {rank} of {world} did not find the others: {reason}. Check MASTER_ADDR and MASTER_PORT, and that all "
+        "ranks were started.",
+        zh="{world} 个 rank 中的 rank {rank} 没有找到其他 rank：{reason}。请检查 MASTER_ADDR 和 MASTER_PORT，并确认所有 rank 都已启动。",
+    ),
 }

@@ -233,6 +233,13 @@ TEXTS: dict[str, Text] = {
         en="The model's state {name} is a {kind}, not a tensor, so it can't be saved exactly.",
         zh="模型状态 {name} 是 {kind} 而非张量，无法精确保存。",
     ),
+    "missing_tensor": Text(en="{name} is missing", zh="缺少 {name}"),
+    "unclaimed_tensor": Text(en="{name} belongs to nothing here", zh="{name} 在这里没有对应的张量"),
+    "other_tensor": Text(en="{name} is {saved} there and {here} here", zh="{name} 在检查点中是 {saved}，这里是 {here}"),
+    "state_not_finite_elsewhere": Text(
+        en="Another rank's state holds NaN or Inf and is not saved; its message names the tensors.",
+        zh="另一个 rank 的状态含有 NaN 或 Inf，不会保存；具体张量见该 rank 的消息。",
+    ),
     "state_not_finite": Text(
         en="Not saved: NaN or Inf in {names}. The last checkpoint is good.",
         zh="未保存：{names} 中有 NaN 或 Inf。最后一个检查点是好的。",

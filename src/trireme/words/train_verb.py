@@ -22,4 +22,8 @@ TEXTS = {
         en="Go on without the random state if it is damaged; the run is then marked as not exact.",
         zh="随机数状态损坏时也继续训练；该训练会被标记为不精确。",
     ),
+    "nproc_per_node": Text(
+        en="Start this many ranks on this machine; the layout says how they share the work.",
+        zh="在本机启动这么多个 rank；它们如何分工由 layout 决定。",
+    ),
 }

@@ -1,0 +1,78 @@
+"""A run's module on the ranks of a layout, and what its data, its loss and its samples see of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trireme.data import Batch, SampleStream
+from trireme.parallel import ParallelModel, parallelize
+from trireme.plan import Layout
+from trireme.train import Objective, StepPlan, host_tensors, share_rows, take_rows
+
+_EXAMPLE_ROWS = 2
+
+
+def needs_ranks(layout: Layout) -> bool:
+    """Whether the run is more than one device doing everything as written."""
+    return layout.world_size > 1 or layout.recompute != "none"
+
+
+def spread_module(
+    module: nn.Module, batch: Batch, *, layout: Layout, objective: Objective, notice: Callable[[str], None]
+) -> ParallelModel:
+    """Spread a module over the ranks, as it is called and scored in training.
+
+    Raises:
+        LayoutError: The layout doesn't fit it.
+    """
+    example = host_tensors(take_rows(batch, _EXAMPLE_ROWS))
+
+    def loss_fn(outputs: Any, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, int]:
+        return objective.score(outputs, tensors, count=1).loss_sum, 1
+
+    return parallelize(module, layout, example=example, call=objective.call, loss_fn=loss_fn, notice=notice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataShare:
+    """Which part of each global batch this rank reads."""
+
+    rank: int = 0
+    degree: int = 1
+
+    @classmethod
+    def of(cls, model: ParallelModel | None) -> DataShare:
+        """Return the share of a rank of this model."""
+        if model is None:
+            return cls()
+        line = model.axes["dp"]
+        return cls(rank=line.rank, degree=line.degree)
+
+    def cut_short(self, batch: Batch, *, stream: SampleStream, plan: StepPlan) -> Batch:
+        """Return the batch; of a shorter last step this rank's share of the samples that count."""
+        num_seqs = plan.seqs_at(batch.step)
+        if self.degree == 1 or num_seqs >= plan.global_batch_seqs:
+            return batch
+        whole = take_rows(stream.read(batch.step, global_batch_seqs=plan.global_batch_seqs), num_seqs)
+        return share_rows(whole, rank=self.rank, degree=self.degree)
+
+
+class Outputs(nn.Module):
+    """A spread module that is called as a whole one is; all ranks call it together and get the same logits."""
+
+    def __init__(self, model: ParallelModel) -> None:
+        super().__init__()
+        self.config = getattr(model.module, "config", None)
+        self._model = [model]  # not a child: its parameters are not this module's
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Give logits ``[B, T, V]``."""
+        batch = {"input_ids": input_ids, "position_ids": position_ids}
+        given = {name: value for name, value in batch.items() if value is not None}
+        logits: torch.Tensor = self._model[0].outputs(given)
+        return logits

@@ -1,0 +1,91 @@
+"""The ranks of a run as a team: one leads, and what it finds or refuses holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from trireme.errors import TrainError, TriremeError
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """All ranks of the run as one of them sees them; one process alone leads itself."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks, writes and decides."""
+        return self.rank == 0
+
+    def from_lead(self, find: Callable[[], _T]) -> _T:
+        """Return what ``find`` gives on the leading rank, on all; it must pickle.
+
+        Raises:
+            TriremeError: It was refused there.
+        """
+        if self.size == 1:
+            return find()
+        outcome = _outcome(find) if self.leads else None
+        told = self._told(outcome)
+        found: _T = _taken(told if outcome is None else outcome)
+        return found
+
+    def lead_first(self, do: Callable[[], _T]) -> _T:
+        """Return what ``do`` gives on each rank; others begin when the leading rank is done, with its caches there.
+
+        Raises:
+            TriremeError: It was refused on the leading rank, or on this one.
+        """
+        if self.size == 1:
+            return do()
+        outcome = _outcome(do) if self.leads else None
+        _taken(self._told(outcome if isinstance(outcome, _Refused) else _Found(value=None)))
+        return do() if outcome is None else _taken(outcome)
+
+    def _told(self, outcome: Any) -> Any:
+        box = [outcome]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refused:
+    """What the others are told; the rank where it happened raises ``cause`` itself."""
+
+    error: TriremeError
+    cause: Exception | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Refused._without_cause, (self.error,)
+
+    @staticmethod
+    def _without_cause(error: TriremeError) -> _Refused:
+        return _Refused(error=error)
+
+
+def _outcome(find: Callable[[], Any]) -> _Found | _Refused:
+    try:
+        return _Found(value=find())
+    except TriremeError as error:
+        return _Refused(error=error)
+    except Exception as error:
+        return _Refused(error=TrainError("job.lead_failed", reason=error), cause=error)
+
+
+def _taken(outcome: Any) -> Any:
+    if isinstance(outcome, _Refused):
+        raise outcome.cause or outcome.error
+    return outcome.value

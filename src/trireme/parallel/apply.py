@@ -1,0 +1,170 @@
+"""From a plain module to one rank's share of it. This file alone fixes the order of the transforms.
+
+1. Trace the whole module on fake tensors: everything later asks what the user's code does, not what it is called.
+2. Plan tensor parallelism, on the whole module: shapes and ties are still the user's.
+3. Cut the pipeline's stages: parameters of other stages go before anything is allocated for them.
+4. Cut parameters over tp into plain local ones: ZeRO then cuts what is left, whatever it is.
+5. Wrap the blocks' forwards in recomputation, inside of everything ZeRO does around a block: what is computed again
+   must find the same gathered parameters.
+6. Shard over data-parallel ranks last, for its hooks must stand around the whole block.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trireme.interpret import Binding, TensorPlan, bind, plan_tensor_parallel, shard_parameters
+from trireme.mesh import choose_device
+from trireme.parallel.agreement import make_equal
+from trireme.parallel.axes import Axes
+from trireme.parallel.call import Call, call_by_name
+from trireme.parallel.inventory import Inventory, holding_of
+from trireme.parallel.model import HowItRuns, LossFn, ParallelModel
+from trireme.parallel.recompute import Recompute, recomputed
+from trireme.parallel.replicate import replicate
+from trireme.parallel.runner import PlainRunner
+from trireme.parallel.shard import ZeroStage, shard
+from trireme.parallel.sync import GradientSync
+from trireme.parallel.unit import wrap_forward
+from trireme.plan import Layout, parse_layout
+
+Notice = Callable[[str], None]
+
+
+def parallelize(
+    module: nn.Module,
+    layout: Layout | str,
+    *,
+    example: Mapping[str, Any],
+    call: Call = call_by_name,
+    loss_fn: LossFn | None = None,
+    cuts: tuple[str, ...] = (),
+    device: torch.device | None = None,
+    notice: Notice = warnings.warn,
+) -> ParallelModel:
+    """Spread a plain module over the ranks of the process group, in place.
+
+    Args:
+        module: Unmodified; the same on every rank, or it becomes rank 0's.
+        layout: How to spread it.
+        example: A short batch of the kind that will come; only its shapes and kinds count.
+        call: How the module is called with a batch.
+        loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Given, the output layer may stay cut up to the loss.
+        cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
+        device: What this rank computes on. Default: what it has.
+        notice: Told of everything a person should know.
+
+    Raises:
+        LayoutError: The layout doesn't fit the world or the module; the message says what does.
+    """
+    if isinstance(layout, str):
+        layout = parse_layout(layout, ranks=dist.get_world_size()).layout
+    axes = Axes(layout, device=device or choose_device())
+    building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, notice=notice)
+    return building.build(cuts)
+
+
+class _Building:
+    """What the transforms share, in the order in which they run."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        axes: Axes,
+        *,
+        example: Mapping[str, Any],
+        call: Call,
+        loss_fn: LossFn | None,
+        notice: Notice,
+    ) -> None:
+        self.module = module
+        self.axes = axes
+        self.layout = axes.layout
+        self.example = example
+        self.call = call
+        self.loss_fn = loss_fn
+        self.notices: list[str] = []
+        self._notice = notice
+
+    def build(self, cuts: tuple[str, ...]) -> ParallelModel:
+        """Run all transforms."""
+        make_equal(self.module, notice=self.notice)
+        shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
+        whole_numel = sum(each.numel() for each in self.module.parameters())
+        tensor_plan = self.plan_tensor()
+        self.module.to(self.axes.device)
+        binding = self.cut_tensors(tensor_plan)
+        blocks = self.wrap_blocks()
+        sync = self.share_data(blocks, binding)
+        holdings = {
+            name: holding_of(
+                name,
+                split=tensor_plan.parameters[name] if tensor_plan else None,
+                shape=shape,
+                axes=self.axes,
+            )
+            for name, shape in shapes.items()
+        }
+        inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
+        runner = PlainRunner(self.module, call=self.call, binding=binding, sync=sync)
+        how = HowItRuns(path="interpreter", notices=tuple(self.notices))
+        return ParallelModel(self.module, axes=self.axes, runner=runner, inventory=inventory, how=how)
+
+    def notice(self, text: str) -> None:
+        """Tell, and keep for the record."""
+        self.notices.append(text)
+        self._notice(text)
+
+    def plan_tensor(self) -> TensorPlan | None:
+        """Decide how parameters are cut over tp; None on one rank."""
+        if self.layout.tp == 1:
+            return None
+        loss = None if self.loss_fn is None else self._loss_of_example
+        return plan_tensor_parallel(self.module, self.example, degree=self.layout.tp, loss_fn=loss, call=self.call)
+
+    def _loss_of_example(self, outputs: Any) -> Tensor:
+        assert self.loss_fn is not None
+        return cast(Tensor, self.loss_fn(outputs, self.example)[0])
+
+    def cut_tensors(self, plan: TensorPlan | None) -> Binding | None:
+        """Replace parameters by this rank's shares."""
+        if plan is None:
+            return None
+        line = self.axes["tp"]
+        shard_parameters(self.module, plan, rank=line.rank)
+        return bind(self.module, plan, line.group, notice=self.notice)
+
+    def wrap_blocks(self) -> list[nn.Module]:
+        """Have the blocks recompute; returns them."""
+        blocks = [self.module.get_submodule(path) for path in self.block_paths()]
+        kind = cast(Recompute, self.layout.recompute)
+        for block in blocks if kind != "none" else ():
+            wrap_forward(block, lambda forward: recomputed(forward, kind=kind))
+        return blocks
+
+    def block_paths(self) -> tuple[str, ...]:
+        """Give the paths of the blocks."""
+        return ()
+
+    def share_data(self, blocks: list[nn.Module], binding: Binding | None) -> GradientSync:
+        """Sum gradients over data-parallel ranks, or cut everything over them."""
+        zero = self.layout.zero
+        if zero == 0:
+            return replicate(self.module, group=self.axes["dp_cp"].group)
+        copies = self.axes["dp_replicate"]
+        return shard(
+            self.module,
+            blocks,
+            group=self.axes["dp_shard_cp"].group,
+            zero=cast(ZeroStage, zero),
+            keep_gathered=self.layout.pp > 1,
+            replicate_group=copies.group if copies.degree > 1 else None,
+            whole_group=self.axes["dp_cp"].group if copies.degree > 1 else None,
+            on_gathered=None if binding is None else binding.mark_one,
+        )

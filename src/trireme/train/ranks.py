@@ -1,0 +1,139 @@
+"""A step on the ranks of a layout: what ``Stepper`` asks, answered by a ``ParallelModel``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
+from trireme.errors import CheckpointError
+from trireme.parallel import ParallelModel, Piece, gather_whole, whole_piece
+from trireme.train.engine import Passes
+from trireme.words import say
+
+_SHOWN = 5
+
+
+class RanksEngine:
+    """One rank's part in a step. Satisfies ``Engine``."""
+
+    lockstep = True
+
+    def __init__(self, model: ParallelModel) -> None:
+        self.model = model
+        layout = model.layout
+        self.parts: int | None = layout.num_microbatches if layout.pp > 1 or layout.microbatches_per_step else None
+
+    def first_row(self, num_seqs: int) -> int:
+        """Return where this rank's rows begin: after those of the data-parallel ranks before."""
+        line = self.model.axes["dp"]
+        rows = [torch.zeros((), dtype=torch.int64, device=self._device) for _ in range(line.degree)]
+        dist.all_gather(rows, torch.tensor(num_seqs, device=self._device), group=line.group)
+        return sum(int(each) for each in rows[: line.rank])
+
+    def num_passes(self, wanted: int) -> int:
+        """Return the most that any rank wants."""
+        return self._reduced([wanted], op=dist.ReduceOp.MAX)[0]
+
+    def sum_counts(self, counts: Sequence[int]) -> list[int]:
+        """Return the counts summed over data-parallel ranks; others have the same samples."""
+        total = torch.tensor(list(counts), dtype=torch.int64, device=self._device)
+        dist.all_reduce(total, group=self.model.axes["dp"].group)
+        return [int(each) for each in total.tolist()]
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return each flag as set if it is on any rank."""
+        return [bool(each) for each in self._reduced([int(flag) for flag in flags], op=dist.ReduceOp.MAX)]
+
+    def run(self, module: nn.Module, passes: Passes) -> None:
+        """Run the step's micro-batches by the layout's schedule."""
+        self.model.run(passes.count, prepare=passes.prepare, score=passes.score, done=passes.done)
+
+    def evaluate(self, module: nn.Module, passes: Passes) -> None:
+        """Run the forwards."""
+        self.model.run_forward(passes.count, prepare=passes.prepare, score=passes.score)
+
+    def sum_values(self, values: Sequence[float]) -> list[float]:
+        """Return sums over the ranks that have outputs."""
+        total = self.model.sum_values(torch.tensor(list(values), dtype=torch.float64, device=self._device))
+        return [float(each) for each in total.tolist()]
+
+    def grad_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the norm over all ranks' gradients."""
+        return self.model.grad_norm()
+
+    def merge(self, value: Any) -> list[Any]:
+        """Return every rank's value."""
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, value)
+        return everyone
+
+    def gather_state(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return all state whole on rank 0's host; tied tensors stay one."""
+        firsts = _first_names(tensors)
+        pieces = {name: self._piece(name, tensor) for name, tensor in tensors.items() if firsts[name] == name}
+        wholes = gather_whole(pieces)
+        ties = {name: first for found in self.merge(firsts) for name, first in found.items() if name != first}
+        for name, first in ties.items():
+            if first in wholes:
+                wholes[name] = wholes[first]
+        return wholes
+
+    def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
+        """Fill this rank's parts from whole tensors, whatever layout wrote them.
+
+        Raises:
+            CheckpointError: A tensor is claimed by no rank, is missing, or has another shape or format.
+        """
+        pieces = {name: self._piece(name, tensor) for name, tensor in targets.items()}
+        problems = [problem for found in self.merge(_mismatches(checkpoint, pieces)) for problem in found]
+        claimed = {name for names in self.merge(list(targets)) for name in names}
+        problems += [say("train.unclaimed_tensor", name=name) for name in checkpoint.names if name not in claimed]
+        if problems:
+            shown = "; ".join(list(dict.fromkeys(problems))[:_SHOWN])
+            raise CheckpointError("checkpoint.mismatch", path=checkpoint.path, problems=shown)
+        with torch.no_grad():
+            for name, piece in pieces.items():
+                whole = checkpoint.tensor(name)
+                for place, local in piece.boxes():
+                    piece.tensor[local].copy_(whole[place])
+
+    def _piece(self, name: str, tensor: Tensor) -> Piece:
+        """Describe a tensor of the state: a parameter's part, or something that every rank has whole."""
+        if name.startswith(MODEL_PREFIX):
+            return self.model.piece_of(name.removeprefix(MODEL_PREFIX), tensor, name_as=name)
+        owner, _, _ = name.removeprefix(OPTIMIZER_PREFIX).rpartition("/")
+        if tensor.dim() == 0:
+            return whole_piece(name, tensor.detach())
+        return self.model.piece_of(owner, tensor, name_as=name)
+
+    def _reduced(self, values: Sequence[int], *, op: Any) -> list[int]:
+        tensor = torch.tensor(list(values), dtype=torch.int64, device=self._device)
+        dist.all_reduce(tensor, op=op)
+        return [int(each) for each in tensor.tolist()]
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.axes.device
+
+
+def _first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Map each name to the first of the same tensor object."""
+    seen: dict[int, str] = {}
+    return {name: seen.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
+def _mismatches(checkpoint: Checkpoint, pieces: Mapping[str, Piece]) -> list[str]:
+    found = []
+    for name, piece in pieces.items():
+        if name not in checkpoint.names:
+            found.append(say("train.missing_tensor", name=name))
+        elif tuple(checkpoint.shape(name)) != piece.global_shape or checkpoint.dtype(name) != piece.tensor.dtype:
+            saved = f"{list(checkpoint.shape(name))} {checkpoint.dtype(name)}"
+            here = f"{list(piece.global_shape)} {piece.tensor.dtype}"
+            found.append(say("train.other_tensor", name=name, saved=saved, here=here))
+    return found

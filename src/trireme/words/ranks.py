@@ -1,0 +1,51 @@
+"""Words about spreading a module over ranks."""
+
+from trireme.words.catalogue import Text
+
+TEXTS = {
+    "other_world": Text(
+        en="The layout {layout} needs {needs} ranks and {world} were started; start {needs}, or change the layout.",
+        zh="布局 {layout} 需要 {needs} 个 rank，实际启动了 {world} 个；请启动 {needs} 个，或修改布局。",
+    ),
+    "made_equal": Text(
+        en="{count} parameters or buffers differed between ranks and are now those of rank 0: {names}.",
+        zh="有 {count} 个参数或缓冲区在各 rank 上不一致，已统一为 rank 0 的值：{names}。",
+    ),
+    "other_module": Text(
+        en="Rank {rank} built another module than rank 0: {names}. All ranks must build the same one.",
+        zh="rank {rank} 构建的模型与 rank 0 不同：{names}。所有 rank 必须构建同一个模型。",
+    ),
+    "inputs": Text(
+        en="{kind}.forward takes {takes}; the batch has {batch}. Missing: {missing}; name the batch's entries as forward "
+        "does, or say how to call the module.",
+        zh="{kind}.forward 接受 {takes}；批次中有 {batch}。缺少：{missing}；请让批次各项与 forward 的参数同名，或指明如何调用模型。",
+    ),
+    "no_rows": Text(
+        en="The batch has no tensor with samples in dim 0: {batch}.",
+        zh="批次中没有以第 0 维为样本的张量：{batch}。",
+    ),
+    "uneven_rows": Text(
+        en="The tensors of the batch disagree on the number of samples: {rows}.",
+        zh="批次中各张量的样本数不一致：{rows}。",
+    ),
+    "not_covered": Text(
+        en="The ranks' parts of {name} leave {missing} elements out.",
+        zh="各 rank 持有的 {name} 拼起来还缺 {missing} 个元素。",
+    ),
+    "bare_loss": Text(
+        en="loss_fn returned {returned}; it returns (loss_sum, count): a sum over tokens or samples, and how many.",
+        zh="loss_fn 返回了 {returned}；应返回 (loss_sum, count)：对 token 或样本求和的损失，以及其个数。",
+    ),
+    "loss_shape": Text(
+        en="loss_fn returned a loss of shape {shape}; the sum is a scalar.",
+        zh="loss_fn 返回的损失形状为 {shape}；求和后应为标量。",
+    ),
+    "nothing_to_learn": Text(
+        en="The global batch has nothing to learn from: the count of its loss is 0.",
+        zh="整个批次没有可学习的内容：损失的计数为 0。",
+    ),
+    "accumulate_twice": Text(
+        en="accumulate() is open already; one step has one denominator.",
+        zh="accumulate() 已经打开；一步只有一个分母。",
+    ),
+}
