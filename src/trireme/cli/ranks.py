@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 _GRACE_S = 10.0
 """How long ranks may take to end by themselves after one failed or a signal came."""
@@ -62,7 +63,7 @@ def _start(words: Sequence[str], environ: dict[str, str]) -> subprocess.Popen[by
     return subprocess.Popen([sys.executable, "-m", "trireme", *words], env=environ)
 
 
-def _pass_on_signals(ranks: Sequence[subprocess.Popen[bytes]]) -> dict[int, object]:
+def _pass_on_signals(ranks: Sequence[subprocess.Popen[bytes]]) -> dict[int, Any]:
     """Send SIGTERM on; a terminal sends Ctrl-C to all by itself, so that one is only not to end the starter."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

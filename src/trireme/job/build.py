@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,12 +11,13 @@ import torch
 from torch import nn
 
 from trireme.config import RunConfig
-from trireme.data import Batch, Loader, PreparedData
+from trireme.data import Batch, PreparedData
 from trireme.errors import LayoutError, ModelError
 from trireme.job.initial import init_weights
 from trireme.job.options import RunOptions
+from trireme.job.reading import DataShare, Reading
 from trireme.job.sample import build_sampler
-from trireme.job.spreading import DataShare, Outputs, needs_ranks, spread_module
+from trireme.job.spreading import Outputs, needs_ranks, spread_module
 from trireme.job.team import Team
 from trireme.mesh import choose_device, set_threads
 from trireme.models import build_model, call_model, check_isolation, keep_freed_memory, module_device
@@ -137,31 +137,7 @@ def build_pieces(
     train, stream, held_out = config.train, data.train, data.evaluation
     batch_seqs = train.global_batch_seqs
     parallel = _spread(machine, layout=layout, data=data, batch_seqs=batch_seqs, notice=notice)
-    share = DataShare.of(parallel)
-
-    @contextmanager
-    def open_loader(first: int, last: int) -> Iterator[Iterator[Batch]]:
-        with Loader(
-            stream,
-            global_batch_seqs=batch_seqs,
-            first_step=first,
-            last_step=last,
-            dp_rank=share.rank,
-            dp_degree=share.degree,
-            workers=config.data.workers,
-            prefetch=config.data.prefetch,
-        ) as loader:
-            yield (share.cut_short(batch, stream=stream, plan=plan) for batch in loader)
-
-    def eval_batches() -> Iterator[Batch]:
-        assert held_out is not None, "fit evaluates only where something is held out"
-        return held_out.eval_batches(
-            batch_seqs=-(-batch_seqs // share.degree),
-            limit_seqs=train.eval_seqs,
-            dp_rank=share.rank,
-            dp_degree=share.degree,
-        )
-
+    reading = Reading(data, config=config, plan=plan, share=DataShare.of(parallel))
     writer = machine.module if parallel is None else Outputs(parallel)
     return Pieces(
         stepper=_build_stepper(machine, config=config, parallel=parallel),
@@ -169,9 +145,9 @@ def build_pieces(
         schedule=schedule,
         cadence=build_cadence(train, config.checkpoint, max_steps=plan.max_steps, has_evaluation=held_out is not None),
         seed=config.run.seed,
-        open_loader=open_loader,
+        open_loader=reading.open_loader,
         samples_per_epoch=stream.num_samples,
-        eval_batches=eval_batches if held_out is not None else None,
+        eval_batches=reading.eval_batches if held_out is not None else None,
         sample=build_sampler(writer, tokenizer=data.tokenizer, config=config, run_dir=run_dir),
         save=save,
         data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
@@ -179,7 +155,7 @@ def build_pieces(
         callbacks=callbacks,
         settings=config,
         flops_per_token=flops_per_token,
-        peak_flops_per_s=peak_flops_per_s,
+        peak_flops_per_s=None if peak_flops_per_s is None else peak_flops_per_s * layout.world_size,
         allow_missing=options.allow_missing,
     )
 

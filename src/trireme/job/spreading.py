@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from trireme.data import Batch, SampleStream
+from trireme.data import Batch
 from trireme.parallel import ParallelModel, parallelize
 from trireme.plan import Layout
-from trireme.train import Objective, StepPlan, host_tensors, share_rows, take_rows
+from trireme.train import Objective, host_tensors, take_rows
 
 _EXAMPLE_ROWS = 2
 
@@ -36,30 +35,6 @@ def spread_module(
         return objective.score(outputs, tensors, count=1).loss_sum, 1
 
     return parallelize(module, layout, example=example, call=objective.call, loss_fn=loss_fn, notice=notice)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataShare:
-    """Which part of each global batch this rank reads."""
-
-    rank: int = 0
-    degree: int = 1
-
-    @classmethod
-    def of(cls, model: ParallelModel | None) -> DataShare:
-        """Return the share of a rank of this model."""
-        if model is None:
-            return cls()
-        line = model.axes["dp"]
-        return cls(rank=line.rank, degree=line.degree)
-
-    def cut_short(self, batch: Batch, *, stream: SampleStream, plan: StepPlan) -> Batch:
-        """Return the batch; of a shorter last step this rank's share of the samples that count."""
-        num_seqs = plan.seqs_at(batch.step)
-        if self.degree == 1 or num_seqs >= plan.global_batch_seqs:
-            return batch
-        whole = take_rows(stream.read(batch.step, global_batch_seqs=plan.global_batch_seqs), num_seqs)
-        return share_rows(whole, rank=self.rank, degree=self.degree)
 
 
 class Outputs(nn.Module):

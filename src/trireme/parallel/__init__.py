@@ -8,6 +8,7 @@ from trireme.parallel.expert_balance import balance_loss, balance_term, update_s
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
 from trireme.parallel.call import Call, call_by_name
+from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, TensorParallelGather
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
@@ -22,30 +23,25 @@ from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.traffic import Traffic
 
 __all__ = [
-    "Axes",
-    "Call",
-    "ParallelModel",
-    "Piece",
-    "assemble",
-    "call_by_name",
-    "gather_whole",
-    "parallelize",
-    "whole_piece",
     "BUCKET_BYTES",
+    "Axes",
     "Bucket",
     "DealtExperts",
     "ExpertRanks",
     "ExpertSet",
     "ExpertTraffic",
     "FoundExperts",
+    "Call",
     "Gatherer",
     "GradientSync",
     "Kept",
     "LossScale",
     "OptimizerKind",
     "OwnedRows",
+    "ParallelModel",
     "ParallelOptimizer",
     "ParameterPart",
+    "Piece",
     "Reducer",
     "ShardSync",
     "StepOutcome",
@@ -58,13 +54,20 @@ __all__ = [
     "count_copies",
     "deal_experts",
     "find_experts",
+    "assemble",
+    "call_by_name",
+    "count_copies",
+    "gather_whole",
     "grad_norm",
     "held_rows",
     "judge_optimizer",
+    "local_shard",
     "materialise_shards",
     "move_parameters",
+    "parallelize",
     "replicate",
     "shard",
     "update_selection_biases",
     "z_loss",
+    "whole_piece",
 ]

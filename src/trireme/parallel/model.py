@@ -157,8 +157,8 @@ class ParallelModel:
             return loss
 
         self.run_forward(len(work.rows), prepare=lambda index: work.parts[index], score=score)
-        loss_sum, counted = self.sum_values(sums)
-        return loss_sum / counted
+        summed = self.sum_values(sums)
+        return summed[0] / summed[1]
 
     def outputs(self, batch: Mapping[str, Any]) -> Any:
         """Return the module's outputs for a batch, whole, on every rank; all ranks call with the same batch."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
 from trireme.errors import CheckpointError, TrainError
+from trireme.parallel import local_shard
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
 from trireme.train.step import Stepper
@@ -85,7 +86,7 @@ def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
     if not names:
         return
-    flags = [torch.isfinite(tensors[name].detach()).all().cpu() for name in names]
+    flags = [torch.isfinite(local_shard(tensors[name].detach())).all().cpu() for name in names]
     bad = [name for name, finite in zip(names, torch.stack(flags).tolist(), strict=True) if not finite]
     # A buffer may hold Inf on purpose (an attention mask), never NaN.
     bad = [name for name in bad if isinstance(tensors[name], nn.Parameter) or _is_bad(name, tensors[name])]
@@ -147,7 +148,7 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
 
 
 def _is_bad(name: str, tensor: torch.Tensor) -> bool:
-    return not name.startswith(MODEL_PREFIX) or bool(torch.isnan(tensor).any())
+    return not name.startswith(MODEL_PREFIX) or bool(torch.isnan(local_shard(tensor)).any())
 
 
 def _check_keys(state: Mapping[str, Any]) -> None:
