@@ -3,11 +3,11 @@
 from trireme.parallel.apply import parallelize
 from trireme.parallel.axes import Axes
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
+from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
-from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, TensorParallelGather
 from trireme.parallel.model import ParallelModel
@@ -26,12 +26,12 @@ __all__ = [
     "BUCKET_BYTES",
     "Axes",
     "Bucket",
+    "Call",
     "DealtExperts",
     "ExpertRanks",
     "ExpertSet",
     "ExpertTraffic",
     "FoundExperts",
-    "Call",
     "Gatherer",
     "GradientSync",
     "Kept",
@@ -49,14 +49,13 @@ __all__ = [
     "TensorParallelGather",
     "Traffic",
     "all_reduce_bucket",
+    "assemble",
     "balance_loss",
     "balance_term",
+    "call_by_name",
     "count_copies",
     "deal_experts",
     "find_experts",
-    "assemble",
-    "call_by_name",
-    "count_copies",
     "gather_whole",
     "grad_norm",
     "held_rows",
@@ -68,6 +67,6 @@ __all__ = [
     "replicate",
     "shard",
     "update_selection_biases",
-    "z_loss",
     "whole_piece",
+    "z_loss",
 ]
