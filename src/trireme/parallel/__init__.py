@@ -4,6 +4,7 @@ from trireme.parallel.apply import parallelize
 from trireme.parallel.axes import Axes
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.call import Call, call_by_name
+from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, choose_cuts
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
@@ -16,18 +17,25 @@ from trireme.parallel.optimizer import LossScale, ParallelOptimizer, StepOutcome
 from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
+from trireme.parallel.pipeline import Executor
 from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rows import held_rows, materialise_shards
 from trireme.parallel.shard import ShardSync, shard
+from trireme.parallel.stage import StageOutput, StageSet
 from trireme.parallel.sync import GradientSync, SyncTogether
+from trireme.parallel.tie import TiedGradients, tied_holders
 from trireme.parallel.traffic import Traffic
+from trireme.parallel.transport import Lane
 
 __all__ = [
     "BUCKET_BYTES",
     "Axes",
+    "BlockCost",
     "Bucket",
     "Call",
+    "Crossing",
     "DealtExperts",
+    "Executor",
     "ExpertRanks",
     "ExpertSet",
     "ExpertTraffic",
@@ -35,7 +43,9 @@ __all__ = [
     "Gatherer",
     "GradientSync",
     "Kept",
+    "Lane",
     "LossScale",
+    "ModelTrace",
     "OptimizerKind",
     "OwnedRows",
     "ParallelModel",
@@ -44,15 +54,20 @@ __all__ = [
     "Piece",
     "Reducer",
     "ShardSync",
+    "StageOutput",
+    "StageSet",
     "StepOutcome",
     "SyncTogether",
     "TensorParallelGather",
+    "TiedGradients",
     "Traffic",
     "all_reduce_bucket",
     "assemble",
     "balance_loss",
     "balance_term",
     "call_by_name",
+    "capture",
+    "choose_cuts",
     "count_copies",
     "deal_experts",
     "find_experts",
@@ -66,6 +81,7 @@ __all__ = [
     "parallelize",
     "replicate",
     "shard",
+    "tied_holders",
     "update_selection_biases",
     "whole_piece",
     "z_loss",

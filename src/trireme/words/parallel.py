@@ -51,6 +51,7 @@ TEXTS: dict[str, Text] = {
         "or load the state after spreading",
         zh="{name} 已在完整模型上更新过，其状态与分布后的模型不符；请重新构建，或在分布之后再加载状态",
     ),
+<<<<<<< HEAD
     # Experts
     "expert_few": Text(
         en="{path} has {experts} experts, too few for ep = {ep} ranks; ep = {near} works.",
@@ -87,5 +88,67 @@ TEXTS: dict[str, Text] = {
     "expert_again": Text(
         en="The experts of {path} were dealt out before.",
         zh="{path} 的专家此前已经分配过。",
+=======
+    # Stages of a module and what passes between them
+    "stage_few_cuts": Text(
+        en="{stages} stages were asked for, but this model can be cut into at most {most} ({blocks}); a stage begins where a block is first entered, so layers that share one module, or call it again, count once. Use pp * vp <= {most}.",
+        zh="要求 {stages} 个流水线阶段，但该模型最多只能切成 {most} 段（{blocks}）；阶段只能从某个块第一次被调用处开始，共用同一模块或重复调用它的层只算一个。请使 pp * vp <= {most}。",
+    ),
+    "stage_asks_values": Text(
+        en="{line} asks for the values of a tensor that another pipeline stage computes (an `if`, `.item()` or `nonzero` on activations), so the model can't be cut before it. Put that code into a block, or compute it from the inputs alone, or use pp=1.",
+        zh="{line} 处的代码要读取由其他流水线阶段计算的张量的值（对激活做 `if`、`.item()` 或 `nonzero`），因此无法在它之前切分模型。请把这段代码移入某个块内，或只用输入来计算，或使用 pp=1。",
+    ),
+    "stage_not_entered": Text(
+        en="The forward never came to block {block}, with which a pipeline stage begins; a layer that is left out at random can't begin one. Cut before another block.",
+        zh="前向计算没有执行到块 {block}，而它是某个流水线阶段的起点；会被随机跳过的层不能作为阶段起点。请从其他块处切分。",
+    ),
+    "stage_state": Text(
+        en="Buffer {name} is written before block {block} and read behind it, but every pipeline stage has a copy of its own. Cut elsewhere, or hand the value on as a tensor.",
+        zh="缓冲区 {name} 在块 {block} 之前写入、在其之后读取，但每个流水线阶段各有一份副本。请在别处切分，或以张量形式传递该值。",
+    ),
+    "stage_no_block": Text(
+        en="A stage can't begin with {block}: it is no block of this model. It can begin with {blocks}.",
+        zh="阶段不能从 {block} 开始：它不是该模型的块。可作为起点的有 {blocks}。",
+    ),
+    "stage_bad_cuts": Text(
+        en="{stages} stages need {stages} - 1 different cuts in the order in which the blocks run, not {cuts}.",
+        zh="{stages} 个阶段需要 {stages} - 1 个互不相同、且按执行顺序排列的切分点，而给出的是 {cuts}。",
+    ),
+    "stage_outside": Text(
+        en="This module is cut into pipeline stages and lacks the parameters of the others, so it can't be called by itself. Use the model's train_step, eval_step or the schedule that runs the stages.",
+        zh="该模块已切分为流水线阶段，缺少其他阶段的参数，不能单独调用。请使用模型的 train_step、eval_step，或运行各阶段的调度。",
+    ),
+    "stage_absent_result": Text(
+        en="{block} computed with a tensor that belongs to another pipeline stage and was not handed on, for it came by a way that can't be followed (a global, a C++ extension). Pass it as an argument, or use pp=1.",
+        zh="{block} 的计算用到了属于其他流水线阶段、且未被传递过来的张量，因为它经由无法跟踪的途径（全局变量、C++ 扩展）传入。请改为作为参数传入，或使用 pp=1。",
+    ),
+    "stage_not_as_assumed": Text(
+        en="The code of {block} asks for values, so it was supposed to give a tensor like the one it gets, and it gives something else. Use code without data-dependent branches there (for experts, a batched or grouped implementation), or pp=1.",
+        zh="{block} 的代码会读取张量的值，因此假定其输出与输入张量形状相同，但实际并非如此。请在该处使用不依赖数据分支的代码（专家层可用 batched 或 grouped 实现），或使用 pp=1。",
+    ),
+    "stage_other_value": Text(
+        en="The result of {name} came from the stage before as {found}, and is {expected} here: the stages don't run the same forward. Give every rank the same batch and the same code.",
+        zh="{name} 的结果从上一阶段收到时为 {found}，而本阶段应为 {expected}：各阶段执行的前向不一致。请确保每个 rank 使用相同的批次和代码。",
+    ),
+    "stage_unsteady": Text(
+        en="Stage {stage} takes another way through the model each time it runs the same micro-batch, so the stages can't agree on what crosses their borders. Make the branch depend on the inputs alone, or use pp=1.",
+        zh="阶段 {stage} 每次处理同一个微批次时走的路径都不同，各阶段无法就边界上传递的内容达成一致。请让分支只依赖输入，或使用 pp=1。",
+    ),
+    "transport_changed": Text(
+        en="What stage {source} hands to stage {target} changed its shapes although the batch did not: shapes must follow from the batch's own. Pad what varies, or use pp=1.",
+        zh="阶段 {source} 传给阶段 {target} 的张量形状发生了变化，而批次的形状没有变：这些形状必须由批次的形状决定。请对可变部分做填充，或使用 pp=1。",
+    ),
+    "transport_lost": Text(
+        en="{what} of micro-batch {microbatch} from stage {source} to stage {target} did not get through: {why}. Another rank failed or is stuck; its own message says why.",
+        zh="微批次 {microbatch} 的 {what}（从阶段 {source} 到阶段 {target}）未能送达：{why}。另一个 rank 出错或卡住，原因见其自身的消息。",
+    ),
+    "pipeline_other_stages": Text(
+        en="Schedule {schedule} gives this rank stages {wanted}, but it holds {found}. Cut the module for the same schedule.",
+        zh="调度 {schedule} 分给该 rank 的阶段为 {wanted}，而它持有的是 {found}。请按同一调度切分模块。",
+    ),
+    "pipeline_absent_loss": Text(
+        en="The loss uses a tensor that another pipeline stage computed and the module did not return. Let the module return it, or use pp=1.",
+        zh="损失函数用到了由其他流水线阶段计算、而模块没有返回的张量。请让模块返回它，或使用 pp=1。",
+>>>>>>> fa11484 (Run stages of an unmodified module: what another stage computes is absent)
     ),
 }
