@@ -41,7 +41,7 @@ class Absence:
     def parameter(self, parameter: Tensor, *, device: torch.device, differentiates: bool = False) -> Tensor:
         """Give an absent tensor that passes for a parameter."""
         twin = self.make(parameter.shape, None, dtype=parameter.dtype, device=device)
-        twin._is_param = True  # type: ignore[attr-defined]  # torch asks this, not the class
+        twin._is_param = True  # torch asks this, not the class
         return twin.requires_grad_(differentiates and parameter.requires_grad)
 
 

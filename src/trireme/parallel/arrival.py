@@ -35,7 +35,7 @@ def arrive(tensor: Tensor, *, differentiates: bool) -> Arrival:
         return Arrival(tensor=tensor, anchor=None)
     anchor = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape).requires_grad_()
     notes = dict(vars(tensor))
-    arrived: Tensor = _Arrive.apply(anchor, [tensor])
+    arrived: Tensor = _Arrive.apply(anchor, [tensor])  # type: ignore[no-untyped-call]
     vars(arrived).update(notes)
     return Arrival(tensor=arrived, anchor=anchor)
 
@@ -44,9 +44,9 @@ class _Arrive(torch.autograd.Function):
     """The tensor travels in a list, lest it count as a view of a leaf, which can't be written to."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, box: list[Tensor]) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, anchor: Tensor, box: list[Tensor]) -> Tensor:
         return box.pop()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None

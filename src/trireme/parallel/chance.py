@@ -42,7 +42,7 @@ def common_number(
     device = torch.device(kwargs.get("device") or "cpu")
     if device.type != generator.device.type:
         return None
-    drawn: Tensor = function(*args, **{**kwargs, "generator": generator}) if _asks_one(args, kwargs) else None
+    drawn: Tensor | None = function(*args, **{**kwargs, "generator": generator}) if _asks_one(args, kwargs) else None
     return drawn
 
 

@@ -137,7 +137,7 @@ def set_root_gate(module: nn.Module, keeper: RootKeeper) -> None:
     module.__class__ = _ROOT_CLASSES[kind]
 
 
-def _root_class(kind: type) -> type:
+def _root_class(kind: Any) -> type:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         keeper: RootKeeper = self.__dict__[_ROOT]
         return keeper.enter_root(self, super(made, self).__call__, args, kwargs)

@@ -80,7 +80,7 @@ def outcome_of(result: Any, args: Any, kwargs: Any) -> Outcome | None:
     """Describe a result so that it can be built again; None if it holds what can't."""
     leaves, spec = pytree.tree_flatten(result)
     places = {id(tensor): place for place, tensor in enumerate(tensors_in(args, kwargs))}
-    described = []
+    described: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             described.append(Same(place=places[id(leaf)]) if id(leaf) in places else meta_of(leaf))

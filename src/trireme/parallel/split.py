@@ -109,9 +109,13 @@ class SplitBackward:
                 self._add_fork(node)
 
     def _add_fork(self, node: Node) -> None:
-        branches = {edge: None for edge in node.next_functions if edge[0] is not None and edge[0] not in self._trunk}
+        branches = {
+            GradientEdge(child, place): None
+            for child, place in node.next_functions
+            if child is not None and child not in self._trunk
+        }
         if branches:
-            self._forks.append(_Fork(node=node, branches=[GradientEdge(*edge) for edge in branches]))
+            self._forks.append(_Fork(node=node, branches=list(branches)))
 
 
 def _keeper(fork: _Fork) -> Any:

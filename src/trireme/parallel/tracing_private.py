@@ -41,12 +41,12 @@ def exchange(first: Tensor, second: Tensor) -> None:
     """
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
-    torch._C._swap_tensor_impl(first, second)  # type: ignore[attr-defined]
+    torch._C._swap_tensor_impl(first, second)
 
 
 def is_innermost(mode: Any) -> bool:
     """Whether a function mode is the one that is asked first."""
-    return _get_current_function_mode() is mode
+    return _get_current_function_mode() is mode  # type: ignore[no-untyped-call]
 
 
 def bare_function_calls() -> Any:
