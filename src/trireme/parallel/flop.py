@@ -23,8 +23,8 @@ class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet in _MISSING:
             self.flops += int(_MISSING[packet](*args))
         elif packet in _FORMULAS:
-            count: Any = _FORMULAS[packet]
-            self.flops += int(count(*args, **(kwargs or {}), out_val=result))
+            formula: Any = _FORMULAS[packet]
+            self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
         return result
 
 
@@ -36,7 +36,7 @@ def _grouped(rows: Tensor, weights: Tensor, *_: Any) -> int:
     return int(2 * rows.numel() * weights.shape[-1])
 
 
-_FORMULAS: dict[Any, Any] = flop_registry
+_FORMULAS: Any = flop_registry
 _MISSING = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._grouped_mm: _grouped,
