@@ -37,7 +37,7 @@ def _grouped(rows: Tensor, weights: Tensor, *_: Any) -> int:
 
 
 _FORMULAS: Any = flop_registry
-_MISSING = {
+_MISSING: dict[Any, Any] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._grouped_mm: _grouped,
 }

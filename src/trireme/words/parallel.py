@@ -51,7 +51,6 @@ TEXTS: dict[str, Text] = {
         "or load the state after spreading",
         zh="{name} 已在完整模型上更新过，其状态与分布后的模型不符；请重新构建，或在分布之后再加载状态",
     ),
-<<<<<<< HEAD
     # Experts
     "expert_few": Text(
         en="{path} has {experts} experts, too few for ep = {ep} ranks; ep = {near} works.",
@@ -88,7 +87,7 @@ TEXTS: dict[str, Text] = {
     "expert_again": Text(
         en="The experts of {path} were dealt out before.",
         zh="{path} 的专家此前已经分配过。",
-=======
+    ),
     # Stages of a module and what passes between them
     "stage_few_cuts": Text(
         en="{stages} stages were asked for, but this model can be cut into at most {most} ({blocks}); a stage begins where a block is first entered, so layers that share one module, or call it again, count once. Use pp * vp <= {most}.",
@@ -149,6 +148,5 @@ TEXTS: dict[str, Text] = {
     "pipeline_absent_loss": Text(
         en="The loss uses a tensor that another pipeline stage computed and the module did not return. Let the module return it, or use pp=1.",
         zh="损失函数用到了由其他流水线阶段计算、而模块没有返回的张量。请让模块返回它，或使用 pp=1。",
->>>>>>> fa11484 (Run stages of an unmodified module: what another stage computes is absent)
     ),
 }
