@@ -20,7 +20,7 @@ import interpret_models
 _ERROR = 1e-10
 """fp64: honest differences come from the order of sums and stay below 1e-13 at these sizes; bugs don't."""
 
-_SINGLE_INSIDE = {"deepseek_v3": 1e-6}
+_SINGLE_INSIDE: dict[str, float] = {}
 """Its router multiplies in fp32 whatever the parameters are, so sums in another order show at that size."""
 
 _STEPS, _LR = 2, 0.1

@@ -2,6 +2,7 @@
 
 from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount, Line
+from trireme.interpret.declared import met_whole
 from trireme.interpret.dispatch import (
     DATA_DEPENDENT,
     exchange_counts,
@@ -39,6 +40,7 @@ __all__ = [
     "in_backward",
     "interpreting",
     "marks_of",
+    "met_whole",
     "plan_tensor_parallel",
     "run_experts",
     "shard_of",

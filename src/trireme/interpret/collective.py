@@ -69,6 +69,17 @@ class Line:
         self.count.add(f"all_gather {where}", whole)
         return whole
 
+    def all_gather_equal(self, tensor: Tensor, dim: int) -> Tensor:
+        """Give every rank's tensor of one shape, joined along ``dim`` in the order of ranks; no gradient passes."""
+        shares = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.degree)]
+        if self.group is None:
+            shares = [tensor] * self.degree
+        else:
+            dist.all_gather(shares, tensor.contiguous(), group=self.group)
+        joined = torch.cat(shares, dim)
+        self.count.add("all_gather forward", joined)
+        return joined
+
 
 def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
     shape = list(tensor.shape)

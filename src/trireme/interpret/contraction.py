@@ -7,6 +7,7 @@ and are added up (row parallel).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from trireme.interpret.split import Shard
 from trireme.interpret.tensor_state import origin_of, shard_of, sources_of, with_shard
 
 Labels = Sequence[str]
+
+_BOTTLENECK = 2
+"""A dim this many times shorter than what it is multiplied to is a bottleneck; heads together are never so few."""
 
 
 def contract(
@@ -32,6 +36,8 @@ def contract(
     label, shard = _sharded_label(call, operands, labels)
     if label not in out and shard.split.keeps_some:
         raise call.refuse(operands)
+    if label not in out:
+        _check_no_bottleneck(call, operands, labels, label, shard)
     local = [_local(call, operand, names, label, shard) for operand, names in zip(operands, labels, strict=True)]
     joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
     result = compute(*local)
@@ -39,6 +45,22 @@ def contract(
         return call.interpreter.sum_partial(result)
     dim = list(out).index(label)
     return with_shard(result, Shard(dim=dim, split=joined.split, sources=joined.sources, unit=joined.unit))
+
+
+def _check_no_bottleneck(
+    call: Call, operands: list[Tensor], labels: Sequence[Labels], label: str, shard: Shard
+) -> None:
+    """Leave the first of two low-rank factors whole while planning, so that the second is cut by its outputs.
+
+    The other way round, what comes out of the bottleneck (queries, keys, decays) would be whole on every rank, and
+    so would everything that follows.
+    """
+    for operand, names in zip(operands, labels, strict=True):
+        if call.interpreter.decider is None or origin_of(operand) is None or label not in names:
+            continue
+        width = math.prod(size for size, name in zip(operand.shape, names, strict=True) if name != label)
+        if operand.ndim == 2 and _BOTTLENECK * shard.split.total < width:
+            raise call.refuse([other for other in operands if other is not operand])
 
 
 def _with_a_column(call: Call, operands: list[Tensor], labels: Sequence[Labels], out: Labels) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trireme.interpret.call import Call, sharded, the_shard
 from trireme.interpret.embedding import embedding
+from trireme.interpret.pointwise import met
 from trireme.interpret.section import by_element, part
 from trireme.interpret.tensor_state import global_shape, shard_of
 
@@ -68,7 +69,9 @@ def _indexed(call: Call, x: Tensor, entries: list[Any]) -> Tensor:
     shard = the_shard(x)
     place = _place_of(entries, shard.dim)
     entry = entries[place]
-    if isinstance(entry, slice) and entry.step in (None, 1):
+    if isinstance(entry, slice) and entry.step not in (None, 1):
+        return _every(call, x, entries, place)
+    if isinstance(entry, slice):
         start, end, _ = entry.indices(shard.split.total)
         if (start, end) != (0, shard.split.total):
             x = part(call, x, shard.dim, start, max(start, end))
@@ -81,6 +84,41 @@ def _indexed(call: Call, x: Tensor, entries: list[Any]) -> Tensor:
         raise call.refuse(x)
     new_dim = sum(_width(call, x, each) for each in entries[:place])
     return sharded(x[tuple(entries)], the_shard(x), dim=new_dim)
+
+
+def _every(call: Call, x: Tensor, entries: list[Any], place: int) -> Tensor:
+    """Take every nth element of the sharded dim: shares of whole groups of n give shares of the result."""
+    shard, entry = the_shard(x), entries[place]
+    start, end, step = entry.indices(shard.split.total)
+    if step < 1 or start >= step or end != shard.split.total:
+        raise call.refuse(x)
+    divided = shard.split.divided(step)
+    if divided is None:
+        raise call.refuse(x, grain=step, unit=shard.unit)
+    entries[place] = slice(start, None, step)
+    new_dim = sum(_width(call, x, each) for each in entries[:place])
+    return sharded(x[tuple(entries)], shard, dim=new_dim, split=divided, unit=shard.unit * step)
+
+
+def setitem(call: Call) -> Any:
+    """``x[index] = value`` where the sharded dim is taken whole."""
+    x, index, value = call.args
+    if shard_of(x) is None:
+        raise call.refuse(index, value)
+    shard = the_shard(x)
+    entries = _without_ellipsis(list(index) if isinstance(index, tuple) else [index], x.ndim)
+    if not _is_plain(entries) or entries[_place_of(entries, shard.dim)] != _WHOLE:
+        raise call.refuse(x, value)
+    place = _place_of(entries, shard.dim)
+    num_dims = sum(_width(call, x, each) for each in entries)
+    from_right = sum(_width(call, x, each) for each in entries[:place]) - num_dims
+    if isinstance(value, Tensor):
+        known = shard_of(value)
+        if known is not None and (known.dim - value.ndim, known.split) != (from_right, shard.split):
+            raise call.refuse(value)
+        value = met(call, value, shard, from_right)
+    x[tuple(entries)] = value
+    return None
 
 
 def _place_of(entries: list[Any], dim: int) -> int:

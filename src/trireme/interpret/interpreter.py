@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trireme.errors import LayoutError
+from trireme.interpret import attention
 from trireme.interpret.call import Call
 from trireme.interpret.collective import Line, gather, parameter_with_kept, spread, sum_partial, take
+from trireme.interpret.declared import declaration_of
 from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
 from trireme.interpret.reuse import Reuse
 from trireme.interpret.split import CannotSplitError, Shard, Split
@@ -35,6 +37,7 @@ from trireme.interpret.tensor_state import (
     with_shard,
 )
 from trireme.interpret.torch_private import apply_function, is_met_by
+from trireme.interpret.unknown import assuming
 from trireme.words import say
 
 _IN_PLACE = frozenset(
@@ -56,6 +59,9 @@ class Decider(Protocol):
 
     def fused(self, tensor: Tensor, dim: int, segments: tuple[int, ...], grain: int) -> Tensor | None:
         """Cut the parameter along ``dim`` within segments, in whole grains, or None."""
+
+    def pays_across(self, shard: Shard) -> bool:
+        """Whether what caused a shard is worth collectives along its sharded dim."""
 
     def follow(self, call: Call, result: Any) -> None:
         """Note which parameter a plain view shows."""
@@ -89,6 +95,7 @@ class Interpreter(TorchFunctionMode):
         self.notices: dict[str, None] = {}
         self._notice = notice
         self.reuse = Reuse()
+        self._gathered = Reuse()
         self._depth = 0
         self._watched = ExitStack()
         self._outer: Callable[..., Any] = apply_function
@@ -106,6 +113,7 @@ class Interpreter(TorchFunctionMode):
         if self._depth == 0:
             self._watched.close()
             self.reuse.forget()
+            self._gathered.forget()
 
     def active(self) -> Active:
         """Give a context in which calls are met; one inside another costs next to nothing."""
@@ -123,24 +131,42 @@ class Interpreter(TorchFunctionMode):
         elif self.keeps_segments:
             args, kwargs = map_tensors(args, self._read), map_tensors(dict(kwargs), self._read)
         call = Call(interpreter=self, function=func, args=args, kwargs=kwargs)
+        if self.decider is None:
+            return self._met(call)
+        result = assuming(call, self._met)
+        self.decider.follow(call, result)
+        return result
+
+    def _met(self, call: Call) -> Any:
         try:
             result = self._by_rule(call)
         except CannotSplitError as error:
             result = self._whole(call, error)
-        if result is NotImplemented:
-            result = func(*args, **kwargs)
-        if self.decider is not None:
-            self.decider.follow(call, result)
-        return result
+        return call.function(*call.args, **call.kwargs) if result is NotImplemented else result
 
     def _by_rule(self, call: Call) -> Any:
         rule = RULES.get(call.function)
-        touched = any(shard_of(tensor) for tensor in tensors_in(call.args, call.kwargs))
-        if rule is None and touched:
-            raise call.refuse(call.args, call.kwargs)
-        if rule is None or not (touched or (self.decider is not None and call.function in DECIDES)):
+        if any(shard_of(tensor) for tensor in tensors_in(call.args, call.kwargs)):
+            return self._declared(call) if rule is None else rule(call)
+        if rule is None or self.decider is None or call.function not in DECIDES:
             return NotImplemented
-        return rule(call)
+        try:
+            return rule(call)
+        except CannotSplitError as error:
+            if error.sources:
+                raise
+            return NotImplemented
+
+    def _declared(self, call: Call) -> Any:
+        found = declaration_of(call.function)
+        if found is None:
+            raise call.refuse(call.args, call.kwargs)
+        if found.head_dim is not None:
+            return attention.declared(call, found.head_dim)
+        if found.in_torch is None:
+            raise call.refuse(call.args, call.kwargs)
+        with self:
+            return found.in_torch(*call.args, **call.kwargs)
 
     def _whole(self, call: Call, error: CannotSplitError) -> Any:
         if self.decider is not None:
@@ -192,7 +218,11 @@ class Interpreter(TorchFunctionMode):
     def gather(self, tensor: Tensor) -> Tensor:
         """Make a tensor whole; whole ones pass."""
         shard = shard_of(tensor)
-        return tensor if shard is None else gather(tensor, shard.dim, shard.split, self.line)
+        if shard is None:
+            return tensor
+        if tensor.requires_grad and not torch.is_grad_enabled():
+            return gather(tensor, shard.dim, shard.split, self.line)
+        return self._gathered.of(tensor, lambda local: gather(local, shard.dim, shard.split, self.line))
 
     def apply_function(self, function: Any, args: tuple[Any, ...]) -> Any:
         """Run an autograd function of the user's, whose inside no rule sees; NotImplemented if nothing is sharded."""

@@ -42,9 +42,11 @@ class Knowledge:
     degree: int
     wishes: dict[tuple[str, int], Wish] = field(default_factory=dict)
     denied: dict[str, str] = field(default_factory=dict)
+    barred: set[tuple[str, int]] = field(default_factory=set)
     preset: dict[str, tuple[int, Split]] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)
+    _dims: dict[str, int] = field(default_factory=dict)
 
     def kind(self, name: str) -> str:
         """Give a parameter's name without its layer's number."""
@@ -54,10 +56,22 @@ class Knowledge:
             self._kinds.update({each: _kind(each, stacks) for each in names})
         return self._kinds[name]
 
+    def num_dims(self, name: str) -> int:
+        """Give how many dims a parameter has."""
+        if not self._dims:
+            named = self.module.named_parameters(remove_duplicate=False)
+            self._dims.update({each: value.ndim for each, value in named})
+        return self._dims[name]
+
+    def allows(self, name: str, dim: int) -> bool:
+        """Whether a dim of a parameter may be cut at all."""
+        kind = self.kind(name)
+        return kind not in self.denied and (kind, dim) not in self.barred
+
     def split(self, name: str, dim: int, length: int) -> Split | None:
         """Give the cut that is wanted for a parameter's dim, or None if it is too short or given up."""
         kind = self.kind(name)
-        if kind in self.denied:
+        if not self.allows(name, dim):
             return None
         wish = self.wishes.get((kind, dim), Wish(segments=(length,)))
         found = wish.split(self.degree)
@@ -71,9 +85,18 @@ class Knowledge:
         self.preset.clear()
         if any(refined):
             return True
+        if self._bar(error, cuts):
+            return True
         new = {self.kind(name) for name in error.sources} - set(self.denied)
         reason = say(error.key, **error.values)
         self.denied.update(dict.fromkeys(new, reason))
+        return bool(new)
+
+    def _bar(self, error: CannotSplitError, cuts: dict[str, tuple[int, Split]]) -> bool:
+        """Leave one dim of weights that have more than two, before giving them up."""
+        several = [name for name in error.sources if name in cuts and self.num_dims(name) > 2]
+        new = {(self.kind(name), cuts[name][0]) for name in several} - self.barred
+        self.barred |= new
         return bool(new)
 
     def _refine(self, name: str, cut: tuple[int, Split], wanted: Refinement | None) -> bool:

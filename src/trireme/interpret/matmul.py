@@ -82,6 +82,25 @@ def baddbmm(call: Call) -> Any:
     return with_shard(beta * local + alpha * result, shard)
 
 
+def grouped(call: Call) -> Any:
+    """``F.grouped_mm``: runs of rows, each with a matrix of its own; the matrices are cut alike."""
+    x, weight = call.get(0, "input", "mat_a"), call.get(1, "weight", "mat2", "mat_b")
+    offsets = call.get(2, "offs")
+    if x.ndim != 2 or weight.ndim != 3 or call.get(3, "bias") is not None:
+        raise call.refuse(call.args, call.kwargs)
+    labels = (["s", "k"], ["e", "k", "n"])
+
+    def product(rows: Tensor, matrices: Tensor) -> Tensor:
+        if call.interpreter.decider is not None:
+            # The kernel for tensors without contents takes bf16 alone; any matrix gives the shape.
+            return rows @ matrices[0]
+        result: Tensor = call.function(rows, matrices, offs=offsets)
+        return result
+
+    result = contract(call, (x, weight), labels, ["s", "n"], product)
+    return product(x, weight) if result is NotImplemented else result
+
+
 def einsum(call: Call) -> Any:
     """``torch.einsum(equation, ...)`` with letters and ``...``."""
     equation = call.args[0]

@@ -6,6 +6,7 @@ cut differently (a fused matrix within its parts, in whole heads) or left whole,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trireme.errors import LayoutError
+from trireme.errors import LayoutError, TriremeError
 from trireme.interpret.call import Call
 from trireme.interpret.collective import CollectiveCount, Line
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.knowledge import Knowledge, Wish, parameter_dim
 from trireme.interpret.opaque import OpaqueDims
+from trireme.interpret.place import place_of
+from trireme.interpret.pointwise import pointwise
 from trireme.interpret.split import CannotSplitError, Shard, Split
+from trireme.interpret.table import RULES
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import (
     Origin,
@@ -34,9 +38,15 @@ from trireme.interpret.tensor_state import (
     with_shard,
 )
 from trireme.interpret.torch_private import FakeTensorMode
+from trireme.interpret.unknown import UnknownValueError
 from trireme.words import say
 
 _MAX_PASSES = 200
+
+_LONG = 64
+_LARGE_SHARE = 1e-4
+"""A dim and a parameter (as a part of all) from which on collectives along the cut dim are worth it: vocabularies are
+above (0.14 % in a model of 671 G parameters), routers over experts below (0.003 % in one of 7 G)."""
 
 
 def plan_tensor_parallel(
@@ -69,12 +79,23 @@ def plan_tensor_parallel(
             continue
         except CannotSplitError as error:
             if not knowledge.learn(error, walk.cuts):
-                raise LayoutError("interpret.no_way", what=say(error.key, **error.values)) from error
+                raise _no_way(module, say(error.key, **error.values), error) from error
             continue
+        except UnknownValueError as error:
+            raise _no_way(module, say("interpret.unknown_value", what=error.what), error) from error
+        except TriremeError:
+            raise
+        except Exception as error:
+            raise _no_way(module, say("interpret.failed", error=f"{type(error).__name__}: {error}"), error) from error
         if walk.cuts == knowledge.preset:
             return _plan(walk, opaque, number)
         knowledge.preset = dict(walk.cuts)
-    raise LayoutError("interpret.no_way", what=say("interpret.too_many_passes", passes=_MAX_PASSES))
+    raise LayoutError("interpret.too_many_passes", passes=_MAX_PASSES)
+
+
+def _no_way(module: nn.Module, what: str, error: Exception) -> LayoutError:
+    place = place_of(error.__traceback__, module)
+    return LayoutError("interpret.no_way", what=" ".join(what.split()), module=place.module, line=place.line)
 
 
 class _AgainError(Exception):
@@ -134,7 +155,7 @@ class _Walk:
     def share(self, tensor: Tensor, dim: int, split: Split) -> Tensor | None:
         """Cut the parameter behind a tensor as its partner is cut."""
         place = self._place(tensor, dim)
-        if place is None or place[0] in self.cuts or self.knowledge.kind(place[0]) in self.knowledge.denied:
+        if place is None or place[0] in self.cuts or not self.knowledge.allows(*place):
             return None
         self.knowledge.how[place[0]] = "interpret.by_partner"
         return self._decided(tensor, *place, split)
@@ -157,6 +178,12 @@ class _Walk:
             key = (self.knowledge.kind(place[0]), place[1])
             self.knowledge.wishes.setdefault(key, Wish(segments=segments, grain=grain))
         return self.column(tensor, dim)
+
+    def pays_across(self, shard: Shard) -> bool:
+        """Whether what caused a shard is large: a vocabulary, where a router over experts isn't."""
+        sizes = [math.prod(self._fakes[name].shape) for name in shard.sources if name in self._fakes]
+        whole = sum(math.prod(fake.shape) for fake in self._fakes.values())
+        return shard.split.total >= _LONG and max(sizes, default=0) >= _LARGE_SHARE * whole
 
     def _place(self, tensor: Tensor, dim: int) -> tuple[str, int] | None:
         origin = origin_of(tensor)
@@ -184,35 +211,57 @@ class _Walk:
     def follow(self, call: Call, result: Any) -> None:
         """Note which parameter a plain view shows, and which integers come from the inputs."""
         first = next(tensors_in(call.args), None)
+        if first is not None and origin_of(first) is None and isinstance(result, Tensor):
+            first = next((each for each in tensors_in(call.args) if origin_of(each) is not None), first)
         if not isinstance(result, Tensor) or first is None or result is first:
             return
         if is_input(first) and not result.is_floating_point() and not first.is_floating_point():
             as_input(result)
         origin = origin_of(first)
-        dims = None if origin is None else _followed(call, first, origin.dims)
+        dims = None if origin is None else _followed(call, first, origin.dims, result)
         if origin is not None and dims is not None and shard_of(result) is None:
             with_origin(result, Origin(name=origin.name, dims=dims))
 
 
-def _followed(call: Call, tensor: Tensor, dims: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+def _broadcast_dims(tensor: Tensor, dims: tuple[int | None, ...], result: Tensor) -> tuple[int | None, ...]:
+    return (*[None] * (result.ndim - tensor.ndim), *dims)
+
+
+def _moved(tensor: Tensor, order: Callable[[Tensor], Tensor], dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Find where dims went, by sending numbered lengths the same way."""
+    probe = order(torch.empty([place + 2 for place in range(tensor.ndim)], device="meta"))
+    return tuple(None if size == 1 else dims[size - 2] for size in probe.shape)
+
+
+def _followed(
+    call: Call, tensor: Tensor, dims: tuple[int | None, ...], result: Tensor
+) -> tuple[int | None, ...] | None:
     """Give the dims that a view of a parameter shows, for the views that weights are read through."""
     last = tensor.ndim
+    if call.function in RULES and RULES[call.function] is pointwise:
+        # What depends on a dim element by element is cut when the parameter is.
+        return _broadcast_dims(tensor, dims, result)
     match call.name:
-        case "t" | "T" | "mT" if last >= 2:
-            return (*dims[:-2], dims[-1], dims[-2])
-        case "transpose" | "swapaxes":
-            order = list(dims)
-            a, b = call.get(1, "dim0") % last, call.get(2, "dim1") % last
-            order[a], order[b] = order[b], order[a]
-            return tuple(order)
-        case "permute":
-            return tuple(dims[dim] for dim in call.listed(1, "dims"))
+        case "t" | "T" | "mT" | "transpose" | "swapaxes" | "permute" | "movedim" | "unsqueeze" if last >= 1:
+            return _moved(tensor, lambda probe: call.function(probe, *call.args[1:], **call.kwargs), dims)
+        case "view" | "reshape" | "unflatten" | "expand":
+            return _kept_at_the_end(tensor, dims, result)
+        case "embedding":
+            return (*[None] * (result.ndim - 1), dims[-1])
         case "to" | "float" | "double" | "bfloat16" | "half" | "contiguous" | "type_as":
             return dims
         case "__getitem__" if isinstance(call.args[1], Tensor) and not call.args[1].is_floating_point():
             return (*[None] * call.args[1].ndim, *dims[1:])
         case _:
             return None
+
+
+def _kept_at_the_end(tensor: Tensor, dims: tuple[int | None, ...], result: Tensor) -> tuple[int | None, ...] | None:
+    """Give the last dims that a view leaves as they are."""
+    kept = 0
+    while kept < min(tensor.ndim, result.ndim) and tensor.shape[-1 - kept] == result.shape[-1 - kept]:
+        kept += 1
+    return (*[None] * (result.ndim - kept), *dims[tensor.ndim - kept :]) if kept else None
 
 
 def _unheard(sentence: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trireme.interpret import across
 from trireme.interpret.call import Call, sharded, the_shard
 from trireme.interpret.tensor_state import global_shape, shard_of
 
@@ -39,6 +40,9 @@ def _dims(call: Call, x: Tensor) -> set[int]:
 
 
 def _over_shards(call: Call, x: Tensor, dims: set[int], keep: bool) -> Tensor:
+    if call.name in ("amax", "amin"):
+        found: Tensor = across.extreme(call)
+        return found
     if call.name not in _ADDS_UP or the_shard(x).split.keeps_some:
         raise call.refuse(x)
     partial = x.sum(sorted(dims), keepdim=keep, dtype=call.kwargs.get("dtype"))

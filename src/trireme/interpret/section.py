@@ -31,6 +31,20 @@ def chunk(call: Call) -> Any:
     return _cut(call, x, dim, _sizes(length, -(-length // call.get(1, "chunks"))))
 
 
+def tensor_split(call: Call) -> Any:
+    """``x.tensor_split(sections or indices, dim)``."""
+    x, given = call.args[0], call.get(1, "tensor_indices_or_sections", "sections", "indices")
+    dim = call.get(2, "dim", default=0) % x.ndim
+    length = global_shape(x)[dim]
+    if isinstance(given, int):
+        each, more = divmod(length, given)
+        return _cut(call, x, dim, [each + (place < more) for place in range(given)])
+    if not isinstance(given, (list, tuple)):
+        raise call.refuse(x)
+    ends = [*given, length]
+    return _cut(call, x, dim, [end - start for start, end in zip([0, *ends], ends, strict=False)])
+
+
 def unbind(call: Call) -> Any:
     """``x.unbind(dim)``."""
     x = call.args[0]

@@ -13,14 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trireme.interpret import (
+    across,
     attention,
     convolution,
+    creation,
     dispatch,
     embedding,
     indexing,
     loss,
     matmul,
     metadata,
+    module_attention,
+    padding,
     permute,
     pointwise,
     reduction,
@@ -34,12 +38,15 @@ add sub rsub mul div true_divide multiply divide subtract neg negative pow squar
 rsqrt reciprocal sigmoid tanh sin cos erf abs absolute sign floor ceil round trunc clamp clip clamp_min clamp_max
 minimum maximum fmod remainder where masked_fill nan_to_num isnan isinf isfinite eq ne lt gt le ge logical_and
 logical_or logical_not logical_xor lerp addcmul addcdiv atan2 relu gelu silu mish softplus leaky_relu elu selu celu
-hardtanh relu6 hardswish hardsigmoid logsigmoid softsign tanhshrink logit sinc
-float half bfloat16 double int long bool type clone contiguous detach data zeros_like ones_like full_like
-__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __div__ __rdiv__ __pow__ __rpow__ __neg__
-__abs__ __eq__ __ne__ __lt__ __gt__ __le__ __ge__ __and__ __or__ __xor__ __invert__ __rand__ __ror__ __mod__
-__iadd__ __isub__ __imul__ __itruediv__ __iand__ __ior__
-add_ sub_ mul_ div_ neg_ pow_ exp_ sqrt_ rsqrt_ sigmoid_ tanh_ relu_ clamp_ masked_fill_ copy_ fill_ zero_
+hardtanh relu6 hardswish hardsigmoid logsigmoid softsign tanhshrink logit sinc xlogy erfc erfinv lgamma digamma tan
+asin acos atan sinh cosh sgn square_ hypot deg2rad rad2deg heaviside bitwise_and bitwise_or bitwise_xor bitwise_not
+copysign signbit threshold frac float_power floor_divide __floordiv__ __rfloordiv__ __lshift__ __rshift__ __rmod__
+prelu_ xlog1py isposinf isneginf isclose float half bfloat16 double int long bool type clone contiguous detach data
+zeros_like ones_like full_like __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __div__
+__rdiv__ __pow__ __rpow__ __neg__ __abs__ __eq__ __ne__ __lt__ __gt__ __le__ __ge__ __and__ __or__ __xor__
+__invert__ __rand__ __ror__ __mod__ __iadd__ __isub__ __imul__ __itruediv__ __iand__ __ior__ add_ sub_ mul_ div_
+neg_ pow_ exp_ sqrt_ rsqrt_ sigmoid_ tanh_ relu_ clamp_ masked_fill_ copy_ fill_ zero_ log_ clamp_min_ clamp_max_
+addcmul_ addcdiv_ lerp_ round_
 """
 
 _METADATA = """
@@ -55,6 +62,8 @@ _BY_RULE: dict[Rule, str] = {
     metadata.numel: "numel nelement",
     metadata.length: "__len__",
     metadata.shape: "shape",
+    creation.made_new: "new_empty new_zeros new_ones new_full",
+    padding.pad: "pad",
     permute.transpose: "transpose swapaxes swapdims",
     permute.flip_last: "t T mT",
     permute.permute: "permute",
@@ -69,14 +78,22 @@ _BY_RULE: dict[Rule, str] = {
     view.repeat_interleave: "repeat_interleave",
     section.split: "split split_with_sizes",
     section.chunk: "chunk",
+    section.tensor_split: "tensor_split",
     section.unbind: "unbind",
     section.narrow: "narrow",
     section.cat: "cat concat concatenate",
     section.stack: "stack",
     indexing.getitem: "__getitem__",
+    indexing.setitem: "__setitem__",
     indexing.index_select: "index_select",
     reduction.reduce: "sum mean amax amin var std",
-    reduction.along: "softmax log_softmax cumsum",
+    across.either(across.softmax, reduction.along): "softmax",
+    across.either(across.log_softmax, reduction.along): "log_softmax",
+    reduction.along: "cumsum cumprod logcumsumexp sort argsort",
+    across.logsumexp: "logsumexp",
+    across.ranked: "max min argmax argmin",
+    across.gathered: "gather take_along_dim",
+    across.topk: "topk",
     reduction.norm: "layer_norm rms_norm",
     matmul.linear: "linear",
     matmul.matmul: "matmul __matmul__ mm bmm mv",
@@ -84,18 +101,21 @@ _BY_RULE: dict[Rule, str] = {
     matmul.addmm: "addmm",
     matmul.baddbmm: "baddbmm",
     matmul.einsum: "einsum",
+    matmul.grouped: "_grouped_mm grouped_mm",
     convolution.convolution: "conv1d conv2d conv3d",
     embedding.embedding: "embedding",
     attention.scaled_dot_product: "scaled_dot_product_attention",
-    attention.module_attention: "multi_head_attention_forward",
+    module_attention.module_attention: "multi_head_attention_forward",
     loss.cross_entropy: "cross_entropy",
+    loss.nll_loss: "nll_loss",
+    loss.kl_div: "kl_div",
     pointwise.pointwise: _POINTWISE,
     metadata.as_it_is: _METADATA,
 }
 
 _DECIDING = """
 linear matmul __matmul__ mm bmm __rmatmul__ addmm baddbmm einsum conv1d conv2d conv3d embedding
-multi_head_attention_forward
+multi_head_attention_forward _grouped_mm grouped_mm
 """
 
 

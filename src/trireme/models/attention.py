@@ -6,11 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trireme.interpret import met_whole
 from trireme.models.block_attention import block_attention
 from trireme.models.precision import prefers_host_kernel
 from trireme.models.visibility import Visibility
 
 
+@met_whole(head_dim=2)
 def attend(q_BTHK: Tensor, k_BTGK: Tensor, v_BTGK: Tensor, visibility: Visibility) -> Tensor:
     """Let each query see the keys of its own document up to itself; result ``[B, T, H, K]``."""
     if prefers_host_kernel(q_BTHK):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -37,7 +36,7 @@ class KeyValueCache:
         held = store[layer]
         if held is None:
             B, _, G, K = new_BTGK.shape
-            held = torch.zeros(B, self.max_tokens, G, K, dtype=new_BTGK.dtype, device=new_BTGK.device)
+            held = new_BTGK.new_zeros(B, self.max_tokens, G, K)
             store[layer] = held
         held[:, self.num_tokens : self.num_tokens + new_BTGK.shape[1]] = new_BTGK
         return held

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trireme.errors import ModelError
+from trireme.interpret import met_whole
 from trireme.models.precision import prefers_host_kernel, statistics_dtype, without_autocast
 
 IGNORED = -100
@@ -35,8 +37,17 @@ def token_cross_entropy(outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[T
     logits = outputs.reshape(-1, outputs.shape[-1])
     if labels.device.type == "cpu":
         check_labels(labels, vocab_size=logits.shape[-1])
+    return _summed(logits, labels), (labels != IGNORED).sum()
+
+
+def _in_torch(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+@met_whole(in_torch=_in_torch)
+def _summed(logits: Tensor, labels: Tensor) -> Tensor:
     loss_sum: Tensor = cast(Any, _CrossEntropy).apply(logits, labels)
-    return loss_sum, (labels != IGNORED).sum()
+    return loss_sum
 
 
 def check_labels(labels: Tensor, *, vocab_size: int) -> None:

@@ -46,6 +46,8 @@ from trireme.plan.state import StateParts, state_bytes, state_parts
 from trireme.plan.time_pipeline import PipelineTime, pipeline_time
 from trireme.plan.time_rates import Rates
 from trireme.plan.time_step import StepTime, estimate_step
+from trireme.plan.truth_check import RunCheck, check_runs, row_json
+from trireme.plan.truth_score import ErrorScore, Score, score_checks, score_json
 from trireme.plan.workload import (
     KERNEL_SETS,
     OPTIMIZERS,
@@ -74,6 +76,7 @@ __all__ = [
     "Axis",
     "BlockShare",
     "Coordinate",
+    "ErrorScore",
     "Event",
     "Framework",
     "InFlight",
@@ -97,9 +100,11 @@ __all__ = [
     "RankParam",
     "RankTimeline",
     "Rates",
+    "RunCheck",
     "SavedBytes",
     "Schedule",
     "ScheduleName",
+    "Score",
     "StageCost",
     "StateBytes",
     "StateParts",
@@ -112,6 +117,7 @@ __all__ = [
     "build_schedule",
     "check_layout",
     "check_plan_matches",
+    "check_runs",
     "check_schedule",
     "coordinate",
     "count_in_flight",
@@ -146,7 +152,10 @@ __all__ = [
     "ranks_of",
     "require_fit",
     "require_legal",
+    "row_json",
     "say_event",
+    "score_checks",
+    "score_json",
     "section_saved",
     "section_share",
     "share_block",

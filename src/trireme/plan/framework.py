@@ -30,6 +30,7 @@ class Framework:
         compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
         keeps_sequence_cut: Under sp, what products read is kept as this rank's part and gathered again in backward.
         float32_loss: The loss keeps its probabilities in fp32 whatever the kernels.
+        has_library_attention: Attention comes from the vendor's library, tuned for the newest accelerators.
         repeats: What selective recomputation repeats.
         spreads_vocabulary: Every pipeline rank does its part of embedding and head.
     """
@@ -44,6 +45,7 @@ class Framework:
     overlaps_experts: bool = False
     cuts_experts: bool = False
     compiles: bool = False
+    has_library_attention: bool = False
     keeps_sequence_cut: bool = False
     float32_loss: bool = False
     repeats: Repeats = "attention"

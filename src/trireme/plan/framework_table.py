@@ -40,33 +40,32 @@ _NEMO = Framework(
     keeps_gradients=True,
     overlaps_tensor=True,
     cuts_experts=True,
+    has_library_attention=True,
 )
 _FSDP2 = Framework(name="FSDP2", compiles=True, repeats="half")
+
+
+def _core(name: str) -> Framework:
+    return Framework(
+        name=name,
+        weights="copy",
+        float32_loss=True,
+        keeps_sequence_cut=True,
+        keeps_gradients=True,
+        overlaps_tensor=True,
+        has_library_attention=True,
+    )
+
 
 FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
     {
         "trireme": TRIREME,
         "megatron-lm": _MEGATRON,
         "megatron-lm 2021": _MEGATRON_2021,
-        "megatron-core": Framework(
-            name="Megatron-Core",
-            weights="copy",
-            float32_loss=True,
-            keeps_sequence_cut=True,
-            keeps_gradients=True,
-            overlaps_tensor=True,
-        ),
-        "megatron-bridge": Framework(
-            name="Megatron-Bridge",
-            weights="copy",
-            float32_loss=True,
-            keeps_sequence_cut=True,
-            keeps_gradients=True,
-            overlaps_tensor=True,
-            compiles=True,
-        ),
+        "megatron-core": _core("Megatron-Core"),
+        "megatron-bridge": _core("Megatron-Bridge"),
         "nemo": _NEMO,
-        "nemo automodel": Framework(name="NeMo AutoModel", compiles=True),
+        "nemo automodel": Framework(name="NeMo AutoModel", has_library_attention=True),
         "megascale": Framework(
             name="MegaScale",
             weights="copy",
@@ -97,7 +96,9 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "fsdp2": _FSDP2,
         "torchtitan": Framework(name="torchtitan", compiles=True, repeats="half"),
         "llm-foundry": Framework(name="llm-foundry", float32_gradients=False),
-        "maxtext": Framework(name="MaxText", float32_gradients=False, compiles=True, repeats="half"),
+        "maxtext": Framework(
+            name="MaxText", float32_gradients=False, compiles=True, repeats="half", has_library_attention=True
+        ),
         "alpa": Framework(
             name="Alpa", float32_gradients=False, compiles=True, overlaps_data=False, overlaps_pipeline=False
         ),

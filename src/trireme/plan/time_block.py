@@ -29,6 +29,9 @@ _REPLICATED = ("_a_proj", "kv_a", "q_a")
 _EAGER_SCORE_BYTES = 22
 """Bytes moved for each score by plain attention forward: scores out, scaled, masked, softmax, dropout, back in."""
 
+_EXPERT_KERNELS = 200
+"""Launches, and waits of the host for token counts, that sort tokens by expert and back; captured graphs have none."""
+
 _RECURRENCE = 1.5
 """Traffic of an elementwise operation's backward over its forward: the gradient comes in beside what was kept."""
 
@@ -196,7 +199,7 @@ def _expert_traffic(rows: float, width: int, hidden: int, place: Place) -> Passe
     """Tokens put in order of experts and back, and the gate between the two products."""
     cut = place.tp if place.expert_tp > 1 else 1
     moved = rows * place.wide_bytes * (4 * width + 1.5 * hidden / cut)
-    forward = Work(traffic_s=moved / place.device.memory_bytes_per_s, kernels=12)
+    forward = Work(traffic_s=moved / place.device.memory_bytes_per_s, kernels=_EXPERT_KERNELS)
     return Passes(forward=forward, input_grad=Work(*(_RECURRENCE * part for part in forward)))
 
 

@@ -84,7 +84,7 @@ def layer_seconds(
     is_fused = work.place.fused
 
     def spent(part: Work) -> float:
-        busy_s = rates.compute_s(part, is_fused=is_fused, compiles=framework.compiles)
+        busy_s = rates.compute_s(part, is_fused=is_fused, framework=framework)
         return busy_s + rates.exchange_s(part, framework=framework)
 
     passes = work.passes

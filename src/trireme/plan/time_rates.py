@@ -20,7 +20,8 @@ class Rates:
         products: Matrix products in 16 or 32 bits: clocks under load, kernels that aren't the best for the shape.
         ramp: A tile's start and end, for each thousand of its inner length.
         narrow: Products in 8 or 4 bits.
-        attention: Fused attention kernels.
+        attention: Fused attention kernels that anyone installs.
+        library_attention: Those of the vendor's library.
         fused_traffic: Memory traffic of elementwise work in fused kernels.
         eager_traffic: The same, kernel by kernel, in fp32 where the code says so.
         tensor: Collectives of tensor parallelism that nothing hides.
@@ -38,6 +39,7 @@ class Rates:
     ramp: float = 0.1
     narrow: float = 1.2
     attention: float = 1.5
+    library_attention: float = 1.5
     fused_traffic: float = 1.2
     eager_traffic: float = 2.0
     tensor: float = 1.0
@@ -50,16 +52,20 @@ class Rates:
     step_s: float = 0.02
     straggle: float = 0.005
 
-    def compute_s(self, work: Work, *, is_fused: bool, compiles: bool) -> float:
+    def compute_s(self, work: Work, *, is_fused: bool, framework: Framework) -> float:
         """Give the seconds of everything but collectives; no shorter than the host takes to launch it."""
         busy_s = (
             self.products * work.products_s
             + self.ramp * work.ramps_s
             + self.narrow * work.narrow_s
-            + self.attention * work.attention_s
+            + self.attention_of(framework) * work.attention_s
             + (self.fused_traffic if is_fused else self.eager_traffic) * work.traffic_s
         )
-        return busy_s if compiles else max(busy_s, self.kernel_s * work.kernels)
+        return busy_s if framework.compiles else max(busy_s, self.kernel_s * work.kernels)
+
+    def attention_of(self, framework: Framework) -> float:
+        """Give the rate of the attention kernels that a framework runs."""
+        return self.library_attention if framework.has_library_attention else self.attention
 
     def exchange_s(self, work: Work, *, framework: Framework) -> float:
         """Give the seconds of collectives inside a layer that nothing hides."""

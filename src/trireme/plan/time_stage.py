@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from trireme.plan.simulate import StageCost
 from trireme.plan.time_data import DataSpans, data_exchange
-from trireme.plan.time_layer import LayerSeconds, LayerWork, LocalParams, layer_seconds, layer_work
+from trireme.plan.time_layer import LayerWork, layer_seconds, layer_work
 from trireme.plan.time_place import Place, place_of
 
 if TYPE_CHECKING:
@@ -26,48 +26,69 @@ class Unit(NamedTuple):
     times: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One stage on one micro-batch.
 
-    ``gather_s`` and ``reduce_s`` are the exchanges of data parallelism for all that it holds, once.
+    ``gather_s`` and ``reduce_s`` are the exchanges of data parallelism for all that it holds, once; ``num_units`` is
+    how many layers, and so buckets, it has.
     """
 
-    units: list[Unit] = field(default_factory=list)
-    forward_s: float = 0.0
-    input_grad_s: float = 0.0
-    weight_grad_s: float = 0.0
-    gather_s: float = 0.0
-    reduce_s: float = 0.0
-    params: float = 0.0
-    expert_params: float = 0.0
+    units: list[Unit]
+    cost: StageCost
+    gather_s: float
+    reduce_s: float
+    params: float
+    expert_params: float
+    num_units: int
 
     @property
-    def cost(self) -> StageCost:
-        """As the simulator takes it."""
-        return StageCost(forward_s=self.forward_s, input_grad_s=self.input_grad_s, weight_grad_s=self.weight_grad_s)
+    def forward_s(self) -> float:
+        """The forward of one micro-batch."""
+        return self.cost.forward_s
 
     @property
     def backward_s(self) -> float:
         """The whole backward of one micro-batch."""
-        return self.input_grad_s + self.weight_grad_s
-
-    @property
-    def num_units(self) -> int:
-        """How many layers, and so buckets, it has."""
-        return round(sum(unit.times for unit in self.units))
+        return self.cost.input_grad_s + self.cost.weight_grad_s
 
 
-def build_stages(workload: Workload, *, rates: Rates, spans: DataSpans) -> list[Stage]:
-    """Give every stage of a workload."""
-    stages = [Stage(units=units) for units in stage_units(workload)]
-    for stage in stages:
-        for unit in stage.units:
-            _add(stage, unit, workload=workload, rates=rates, spans=spans)
+def build_stages(workload: Workload, *, rates: Rates, spans: DataSpans, layers_only: bool = False) -> list[Stage]:
+    """Give every stage of a workload; equal layers are timed once. ``layers_only`` leaves out embedding and head."""
+    known: dict[tuple[int, str], UnitSeconds] = {}
+    built: dict[tuple[tuple[int, str, float], ...], Stage] = {}
+    stages = []
+    for units in stage_units(workload, layers_only=layers_only):
+        key = tuple((id(unit.work), unit.recompute, unit.times) for unit in units)
+        if key not in built:
+            for unit in units:
+                place = (id(unit.work), unit.recompute)
+                if place not in known:
+                    known[place] = _seconds(unit, workload=workload, rates=rates, spans=spans)
+            built[key] = _stage(units, [known[id(unit.work), unit.recompute] for unit in units])
+        stages.append(built[key])
     return stages
 
 
-def stage_units(workload: Workload) -> list[list[Unit]]:
+def _stage(units: list[Unit], seconds: list[UnitSeconds]) -> Stage:
+    def total(column: int) -> float:
+        return sum(unit.times * row[column] for unit, row in zip(units, seconds, strict=True))
+
+    held = [unit.work.params for unit in units]
+    experts = sum(unit.times * params.experts for unit, params in zip(units, held, strict=True))
+    dense = sum(unit.times * params.dense for unit, params in zip(units, held, strict=True))
+    return Stage(
+        units=units,
+        cost=StageCost(forward_s=total(0), input_grad_s=total(1), weight_grad_s=total(2)),
+        gather_s=total(3),
+        reduce_s=total(4),
+        params=dense + experts,
+        expert_params=experts,
+        num_units=round(sum(unit.times for unit in units)),
+    )
+
+
+def stage_units(workload: Workload, *, layers_only: bool = False) -> list[list[Unit]]:
     """Give the units of every stage, equal layers counted together."""
     stages: list[defaultdict[tuple[int, bool, str], float]] = [
         defaultdict(float) for _ in range(workload.layout.num_stages)
@@ -78,6 +99,8 @@ def stage_units(workload: Workload) -> list[list[Unit]]:
     for layer, block, place, narrow in _blocks(workload):
         while layer is not None and stage + 1 < len(starts) and layer >= starts[stage + 1]:
             stage += 1
+        if layers_only and (layer is None or not narrow):
+            continue
         recompute = "none" if layer is None else workload.recompute_of(layer)
         key = (id(block), narrow)
         if key not in works:
@@ -110,7 +133,17 @@ def _blocks(workload: Workload) -> Iterator[tuple[int | None, Block, Place, bool
     yield None, graph.loss, place, False
 
 
-def _add(stage: Stage, unit: Unit, *, workload: Workload, rates: Rates, spans: DataSpans) -> None:
+class UnitSeconds(NamedTuple):
+    """One layer on one micro-batch, with what it shows of data parallelism; and that in full."""
+
+    forward_s: float
+    input_grad_s: float
+    weight_grad_s: float
+    gather_s: float
+    reduce_s: float
+
+
+def _seconds(unit: Unit, *, workload: Workload, rates: Rates, spans: DataSpans) -> UnitSeconds:
     layout, framework = workload.layout, workload.framework
     seconds = layer_seconds(
         unit.work,
@@ -120,25 +153,24 @@ def _add(stage: Stage, unit: Unit, *, workload: Workload, rates: Rates, spans: D
         adapters_only=workload.adapters_only,
     )
     params = unit.work.params
-    held = params.dense + params.experts
-    stage.params += unit.times * held
-    stage.expert_params += unit.times * params.experts
     gather_s = reduce_s = 0.0
-    if held:
+    if params.dense or params.experts:
         exchange = data_exchange(params, spans=spans, place=unit.work.place)
-        gather_s, reduce_s = rates.data * exchange.gather_s, rates.data * exchange.reduce_s
-    if workload.adapters_only:
-        reduce_s = 0.0
-    stage.gather_s += unit.times * gather_s
-    stage.reduce_s += unit.times * reduce_s
+        gather_s = rates.data * exchange.gather_s
+        reduce_s = 0.0 if workload.adapters_only else rates.data * exchange.reduce_s
+    # Under a pipeline parameters stay gathered for the step, and gradients leave with the last micro-batch.
+    gathered_s = gather_s if layout.zero == 3 and layout.pp == 1 else 0.0
+    reduced_s = reduce_s if layout.zero >= 2 and layout.pp == 1 else 0.0
     hides = framework.overlaps_data
-    is_gathered = layout.zero == 3 and layout.pp == 1
-    is_reduced = layout.zero >= 2 and layout.pp == 1
-    stage.forward_s += unit.times * _beside(seconds.forward_s, gather_s if is_gathered else 0.0, hides, rates)
-    sent_s = (gather_s if is_gathered else 0.0) + (reduce_s if is_reduced else 0.0)
-    shown_s = _beside(seconds.backward_s, sent_s, hides, rates) - seconds.backward_s
-    stage.input_grad_s += unit.times * (seconds.input_grad_s + seconds.repeated_s + shown_s)
-    stage.weight_grad_s += unit.times * seconds.weight_grad_s
+    back_s = seconds.backward_s
+    shown_s = _beside(back_s, gathered_s + reduced_s, hides, rates) - back_s
+    return UnitSeconds(
+        forward_s=_beside(seconds.forward_s, gathered_s, hides, rates),
+        input_grad_s=seconds.input_grad_s + seconds.repeated_s + shown_s,
+        weight_grad_s=seconds.weight_grad_s,
+        gather_s=gather_s,
+        reduce_s=reduce_s,
+    )
 
 
 def _beside(compute_s: float, exchange_s: float, hides: bool, rates: Rates) -> float:
@@ -148,6 +180,3 @@ def _beside(compute_s: float, exchange_s: float, hides: bool, rates: Rates) -> f
     if not hides:
         return compute_s + exchange_s
     return max(compute_s + rates.data_left * min(exchange_s, compute_s), exchange_s)
-
-
-__all__ = ["LayerSeconds", "LocalParams", "Stage", "Unit", "build_stages", "stage_units"]

@@ -12,7 +12,7 @@ from trireme.plan.schedule import stages_of_rank
 from trireme.plan.time_data import data_spans, exposed_s
 from trireme.plan.time_flops import FlopShares, flop_shares
 from trireme.plan.time_optimizer import update_s
-from trireme.plan.time_pipeline import PipelineTime, pipeline_time
+from trireme.plan.time_pipeline import Effort, PipelineTime, pipeline_time
 from trireme.plan.time_place import Place, place_of
 from trireme.plan.time_rates import Rates, family_of
 from trireme.plan.time_stage import Stage, Unit, build_stages
@@ -52,21 +52,23 @@ class StepTime:
     is_calibrated: bool
 
 
-def estimate_step(workload: Workload, *, rates: Rates | None = None, whole: bool = False) -> StepTime:
+def estimate_step(workload: Workload, *, rates: Rates | None = None, effort: Effort = "steady") -> StepTime:
     """Estimate the time of one training step.
 
-    ``whole`` plays every action of the schedule; otherwise a long schedule is played until it repeats itself.
+    ``effort`` says how much of the pipeline's schedule is played; a search of thousands asks for the ``formula``
+    first and plays what is left.
     """
     used = rates or rates_of(workload)
-    frame = _frame(workload, used, whole=whole)
+    frame = _frame(workload, used, effort=effort)
+    parts = _parts(workload, frame, rates=used)
     spread = spread_of(workload)
     shares = flop_shares(workload, frame.place, step_s=frame.step_s)
-    return _step_time(workload, frame, spread=spread, shares=shares)
+    return _step_time(workload, frame, parts=parts, spread=spread, shares=shares)
 
 
-def step_seconds(workload: Workload, *, rates: Rates) -> float:
+def step_seconds(workload: Workload, *, rates: Rates, effort: Effort = "steady") -> float:
     """Give the seconds alone; what a fit asks thousands of times."""
-    return _frame(workload, rates, whole=False).step_s
+    return _frame(workload, rates, effort=effort).step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,11 @@ class _Frame:
     step_s: float
     place: Place
     pipeline: PipelineTime
-    parts: Mapping[str, float]
+    last: _RankEnd
+    waited_s: float
 
 
-def _frame(workload: Workload, rates: Rates, *, whole: bool) -> _Frame:
+def _frame(workload: Workload, rates: Rates, *, effort: Effort) -> _Frame:
     layout, cluster = workload.layout, workload.cluster
     place = place_of(workload, workload.model.load(workload.model.stacks[-1], workload.microbatch))
     spans = data_spans(layout, cluster=cluster, expert_tp=place.expert_tp)
@@ -93,7 +96,7 @@ def _frame(workload: Workload, rates: Rates, *, whole: bool) -> _Frame:
         costs=[stage.cost for stage in stages],
         sends_s=sends_s,
         hides_sends=workload.framework.overlaps_pipeline,
-        whole=whole,
+        effort=effort,
     )
     ends = [
         _rank_end(rank, stages=stages, pipeline=pipeline, workload=workload, rates=rates) for rank in range(layout.pp)
@@ -102,8 +105,8 @@ def _frame(workload: Workload, rates: Rates, *, whole: bool) -> _Frame:
     straggle = 1.0 + rates.straggle * math.log2(max(1, cluster.num_ranks / 8))
     worked_s = pipeline.makespan_s + last.data_s + last.update_s
     step_s = worked_s * straggle + rates.step_s
-    parts = _parts(workload, last, pipeline, rates=rates, waited_s=worked_s * (straggle - 1.0), step_s=step_s)
-    return _Frame(step_s=step_s, place=place, pipeline=pipeline, parts=parts)
+    waited_s = worked_s * (straggle - 1.0)
+    return _Frame(step_s=step_s, place=place, pipeline=pipeline, last=last, waited_s=waited_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,16 +161,9 @@ def _send_s(workload: Workload, place: Place) -> float:
 _TENSOR, _CONTEXT, _EXPERT = "tensor_parallel", "context_parallel", "expert_parallel"
 
 
-def _parts(
-    workload: Workload,
-    last: _RankEnd,
-    pipeline: PipelineTime,
-    *,
-    rates: Rates,
-    waited_s: float,
-    step_s: float,
-) -> dict[str, float]:
+def _parts(workload: Workload, frame: _Frame, *, rates: Rates) -> dict[str, float]:
     """Seconds by name; what a rank's own work doesn't explain of the pipeline is its bubble and hidden traffic."""
+    last, pipeline = frame.last, frame.pipeline
     total, repeated = NO_WORK, NO_WORK
     for stage in last.stages:
         for unit in stage.units:
@@ -179,9 +175,9 @@ def _parts(
     parts = {
         "products": count * (rates.products * total.products_s + rates.narrow * total.narrow_s),
         "short_products": count * rates.ramp * total.ramps_s,
-        "attention": count * rates.attention * total.attention_s,
+        "attention": count * rates.attention_of(framework) * total.attention_s,
         "elementwise": count * (rates.fused_traffic if is_fused else rates.eager_traffic) * total.traffic_s,
-        "recompute": count * rates.compute_s(repeated, is_fused=is_fused, compiles=True),
+        "recompute": count * rates.compute_s(repeated, is_fused=is_fused, framework=framework),
         _TENSOR: count * tensor * (total.tensor_s + repeated.tensor_s),
         _CONTEXT: count * rates.tensor_hidden * (total.context_s + repeated.context_s),
         _EXPERT: count * rates.expert * (total.expert_s + repeated.expert_s),
@@ -192,9 +188,9 @@ def _parts(
     parts["bubble"] = max(0.0, pipeline.makespan_s - busy_s)
     parts["data_parallel"] = last.data_s
     parts["optimizer"] = last.update_s
-    parts["stragglers"] = waited_s
+    parts["stragglers"] = frame.waited_s
     parts["host"] = rates.step_s
-    excess = sum(parts.values()) - step_s
+    excess = sum(parts.values()) - frame.step_s
     if excess > 0:  # expert exchanges that the framework hides
         parts[_EXPERT] = max(0.0, parts[_EXPERT] - excess)
     return parts
@@ -216,12 +212,14 @@ def _repeated(unit: Unit, *, workload: Workload) -> Work:
     return unit.work.passes.repeated
 
 
-def _step_time(workload: Workload, frame: _Frame, *, spread: Spread, shares: FlopShares) -> StepTime:
+def _step_time(
+    workload: Workload, frame: _Frame, *, parts: Mapping[str, float], spread: Spread, shares: FlopShares
+) -> StepTime:
     return StepTime(
         step_s=frame.step_s,
         low_s=frame.step_s * spread.low,
         high_s=frame.step_s * spread.high,
-        parts=frame.parts,
+        parts=parts,
         bubble_ratio=frame.pipeline.bubble_ratio,
         mfu=shares.mfu,
         hfu=shares.hfu,

@@ -34,12 +34,20 @@ TEXTS: dict[str, Text] = {
         zh="可重入的重计算会在解释器之外运行模块代码；请使用 checkpoint(..., use_reentrant=False)",
     ),
     "no_way": Text(
-        en="no way was found to run this module on shards: {what}; it runs whole with tp=1",
-        zh="没有找到在切分张量上运行该模块的方式：{what}；设 tp=1 即可完整运行",
+        en="no way was found to run {module} on shards: {what}, at {line}; it runs whole with tp=1",
+        zh="没有找到在切分张量上运行 {module} 的方式：{what}，位于 {line}；设 tp=1 即可完整运行",
+    ),
+    "unknown_value": Text(
+        en="{what} asks for the contents of a tensor, which a plan doesn't have",
+        zh="{what} 需要张量的具体内容，而规划时没有内容",
+    ),
+    "failed": Text(
+        en="run on tensors without contents it raised {error}",
+        zh="在没有内容的张量上运行时抛出 {error}",
     ),
     "too_many_passes": Text(
-        en="{passes} passes changed the plan each time",
-        zh="规划走了 {passes} 遍仍未稳定",
+        en="each of {passes} passes through the module changed the plan for tp; it runs whole with tp=1",
+        zh="遍历该模块 {passes} 遍，tp 的规划仍未稳定；设 tp=1 即可完整运行",
     ),
     "other_module": Text(
         en="parameter {name} of shape {shape} isn't what the plan was made for; plan this module anew",
