@@ -2,6 +2,7 @@
 
 from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount, Line
+from trireme.interpret.context import ContextBinding, ContextKind
 from trireme.interpret.declared import met_whole
 from trireme.interpret.dispatch import (
     DATA_DEPENDENT,
@@ -24,6 +25,8 @@ __all__ = [
     "DATA_DEPENDENT",
     "Binding",
     "CollectiveCount",
+    "ContextBinding",
+    "ContextKind",
     "Interpreter",
     "Line",
     "ParameterSplit",

@@ -14,12 +14,12 @@ from trireme.interpret.collective import take
 from trireme.interpret.split import Shard, Split
 from trireme.interpret.tensor_state import global_shape, shard_of, sources_of, with_shard
 
-_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def scaled_dot_product(call: Call) -> Any:
     """``F.scaled_dot_product_attention`` with the head dim sharded; groups of query heads may share a key head."""
-    given = {**dict(zip(_NAMES, call.args, strict=False)), **call.kwargs}
+    given = {**dict(zip(NAMES, call.args, strict=False)), **call.kwargs}
     q, k, v = given["query"], given["key"], given["value"]
     shard = shard_of(q)
     if shard is None or shard.dim != q.ndim - 3 or len(shard.split.parts) != 1 or shard.split.keeps_some:

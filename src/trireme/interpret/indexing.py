@@ -27,10 +27,16 @@ def getitem(call: Call) -> Any:
     if len(entries) == 1 and isinstance(entries[0], Tensor) and _is_row_lookup(x, entries[0]):
         looked_up = Call(interpreter=call.interpreter, function=F.embedding, args=(entries[0], x), kwargs={})
         return embedding(looked_up)
+    return _indexed(call, x, whole_entries(call, x, index))
+
+
+def whole_entries(call: Call, x: Tensor, index: Any) -> list[Any]:
+    """Give an index as one entry a dim, integers and slices, beside None for new dims; refuse any other."""
+    entries = list(index) if isinstance(index, tuple) else [index]
     entries = _with_slices(_without_ellipsis(entries, x.ndim), global_shape(x))
     if not _is_plain(entries):
         raise call.refuse(x)
-    return _indexed(call, x, entries)
+    return entries
 
 
 def _is_row_lookup(x: Tensor, index: Tensor) -> bool:

@@ -172,7 +172,7 @@ class Interpreter(TorchFunctionMode):
         if self.decider is not None:
             raise error
         names = ", ".join(sorted(error.sources))
-        if _writes_into_shard(call):
+        if writes_into_shard(call):
             raise LayoutError("interpret.in_place", what=call.name, names=names)
         self.tell(say("interpret.gathered", what=call.name, names=names))
         return call.function(*map_tensors(call.args, self.gather), **map_tensors(dict(call.kwargs), self.gather))
@@ -282,7 +282,8 @@ class _Applied:
         return self.apply(self.function, *args)
 
 
-def _writes_into_shard(call: Call) -> bool:
+def writes_into_shard(call: Call) -> bool:
+    """Whether a call changes a sharded tensor in place."""
     name = call.name
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
     written = [call.args[0]] if in_place and call.args else []

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from trireme.interpret.across import check_whole_runs, log_softmax, pick
 from trireme.interpret.call import Call
-from trireme.interpret.collective import Line
+from trireme.interpret.collective import Line, exchange
 from trireme.interpret.split import Shard
 from trireme.interpret.tensor_state import shard_of
-from trireme.interpret.torch_private import apply_function
 
 
 def cross_entropy(call: Call) -> Any:
@@ -35,8 +35,17 @@ def cross_entropy(call: Call) -> Any:
         return _reduced(losses, weights, reduction, target.shape)
     rows = logits.movedim(class_dim, -1).reshape(-1, logits.shape[class_dim])
     flat = target.reshape(-1)
-    found: Tensor = apply_function(_CutCrossEntropy, rows, flat, call.interpreter.line, shard, ignored, smoothing)
+    found = cut_cross_entropy(rows, flat, call.interpreter.line, shard, ignored, smoothing)
     return _reduced(found, (flat != ignored).to(found.dtype), reduction, target.shape)
+
+
+def cut_cross_entropy(rows: Tensor, target: Tensor, line: Line, shard: Shard, ignored: int, smoothing: float) -> Tensor:
+    """Give ``[N]`` losses of ``[N, V/degree]`` logits; met by an interpreter outside, for rows may be positions."""
+    if has_torch_function((rows, target)):
+        given = (rows, target, line, shard, ignored, smoothing)
+        outside: Tensor = handle_torch_function(cut_cross_entropy, (rows, target), *given)
+        return outside
+    return exchange(_CutCrossEntropy, rows, target, line, shard, ignored, smoothing)
 
 
 def nll_loss(call: Call) -> Any:

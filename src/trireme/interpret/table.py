@@ -119,7 +119,7 @@ multi_head_attention_forward _grouped_mm grouped_mm
 """
 
 
-def _functions(names: str) -> Iterable[Callable[..., Any]]:
+def functions(names: str) -> Iterable[Callable[..., Any]]:
     """Yield the functions, methods and property getters of these names."""
     for name in names.split():
         for place in (Tensor, torch, F):
@@ -129,10 +129,10 @@ def _functions(names: str) -> Iterable[Callable[..., Any]]:
 
 
 RULES: dict[Callable[..., Any], Rule] = {
-    function: rule for rule, names in _BY_RULE.items() for function in _functions(names)
+    function: rule for rule, names in _BY_RULE.items() for function in functions(names)
 }
 """By torch function; a call without shards never looks further."""
 RULES[dispatch.run_experts] = dispatch.experts
 
-DECIDES = frozenset(_functions(_DECIDING))
+DECIDES = frozenset(functions(_DECIDING))
 """Functions that decide, while planning, how a parameter is cut, though nothing is sharded yet."""

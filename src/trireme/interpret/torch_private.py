@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._C import DisableTorchFunction
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -27,6 +28,9 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "apply_function",
+    "flash_backward",
+    "flash_forward",
+    "has_flash",
     "in_backward",
     "is_met_by",
     "unset_fake_temporarily",
@@ -88,3 +92,41 @@ def watching(
         else:
             _SingleLevelFunction.apply = outer  # type: ignore[attr-defined]
         checkpoint._checkpoint_without_reentrant_generator = generator
+
+
+def has_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether torch has a fused attention here that also gives the logarithm of the sum of weights."""
+    if query.shape[-1] != value.shape[-1] or 0 in (*query.shape, *key.shape):
+        return False
+    if query.device.type == "meta":
+        return False
+    if query.is_cpu:
+        return True
+    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] % 8 == 0
+
+
+def flash_forward(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Give result and logarithm of the sum of weights; ``[B, H, T, K]`` in, as many key heads as query heads."""
+    if query.is_cpu:
+        op: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = op(query, key, value, 0.0, causal, scale=scale)
+        return out, lse
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=scale)[:2]
+    return out, lse[..., : query.shape[-2]]
+
+
+def flash_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the gradients of query, key and value; ``out`` and ``lse`` may be those of more keys than these."""
+    grad, out, lse = grad.contiguous(), out.contiguous(), lse.contiguous()
+    if query.is_cpu:
+        op: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        grads = op(grad, query, key, value, out, lse, 0.0, causal, scale=scale)
+        return grads[0], grads[1], grads[2]
+    empty = torch.empty(0, device=query.device)
+    none = torch.zeros((), dtype=torch.uint64, device=query.device)
+    op = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    sizes = query.shape[-2], key.shape[-2]
+    grads = op(grad, query, key, value, out, lse, empty, empty, *sizes, 0.0, causal, none, none, scale=scale)
+    return grads[0], grads[1], grads[2]

@@ -57,4 +57,26 @@ TEXTS: dict[str, Text] = {
         en="the plan is for {planned} ranks, the group has {degree}; plan for {degree}",
         zh="计划面向 {planned} 个 rank，而该组有 {degree} 个；请按 {degree} 重新规划",
     ),
+    "ulysses_heads": Text(
+        en="cp_kind=ulysses gives each of {degree} ranks whole heads, and {heads} don't divide; "
+        "cp_kind=ring or allgather takes any number",
+        zh="cp_kind=ulysses 要给 {degree} 个 rank 各分整数个注意力头，而 {heads} 个头无法整除；"
+        "cp_kind=ring 或 allgather 对头数没有要求",
+    ),
+    "short_sequence": Text(
+        en="a sequence of {length} positions gives none to some of {degree} ranks; use cp={length} or less, or longer ones",
+        zh="长度为 {length} 的序列不够 {degree} 个 rank 各分一个位置；请用 cp={length} 或更小，或更长的序列",
+    ),
+    "no_sequence": Text(
+        en="cp={degree} cuts sequences, and none of {names} has one (integers [B, T] or vectors [B, T, D]); "
+        "name its dim in sequence_dims, or use cp=1",
+        zh="cp={degree} 沿序列切分，而 {names} 中没有序列（整数 [B, T] 或向量 [B, T, D]）；"
+        "请在 sequence_dims 中写明序列所在的维，或用 cp=1",
+    ),
+    "gathered_operand": Text(
+        en="{what} met two cut sequences and gathered one; the result is right, and cp_kind={kind} is for "
+        "F.scaled_dot_product_attention, which this isn't",
+        zh="{what} 遇到两个被切分的序列，只能聚合其中一个；结果正确，但 cp_kind={kind} 只用于 "
+        "F.scaled_dot_product_attention，此处并非该调用",
+    ),
 }
