@@ -24,15 +24,20 @@ from trireme.mesh import choose_device
 from trireme.parallel.agreement import make_equal
 from trireme.parallel.axes import Axes
 from trireme.parallel.call import Call, call_by_name
+from trireme.parallel.capture import ModelTrace, capture, choose_cuts
 from trireme.parallel.inventory import Inventory, holding_of
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel
+from trireme.parallel.pipeline import Executor
 from trireme.parallel.recompute import Recompute, recomputed
 from trireme.parallel.replicate import replicate
-from trireme.parallel.runner import PlainRunner
+from trireme.parallel.runner import Around, PipelineRunner, PlainRunner, around_of
 from trireme.parallel.shard import ZeroStage, shard
+from trireme.parallel.stage import StageSet
 from trireme.parallel.sync import GradientSync
+from trireme.parallel.tie import TiedGradients
+from trireme.parallel.transport import Lane
 from trireme.parallel.unit import wrap_forward
-from trireme.plan import Layout, parse_layout
+from trireme.plan import Layout, parse_layout, stages_of_rank
 
 Notice = Callable[[str], None]
 
@@ -97,23 +102,30 @@ class _Building:
         make_equal(self.module, notice=self.notice)
         shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
         whole_numel = sum(each.numel() for each in self.module.parameters())
+        trace = capture(self.module, self.example, call=self.call)
         tensor_plan = self.plan_tensor()
+        stages = self.cut_stages(trace, cuts)
         self.module.to(self.axes.device)
         binding = self.cut_tensors(tensor_plan)
-        blocks = self.wrap_blocks()
-        sync = self.share_data(blocks, binding)
+        around = around_of(binding)
+        blocks = self.wrap_blocks(trace, stages)
+        sync = self.share_data(blocks, stages, binding)
+        runner: PlainRunner | PipelineRunner = PlainRunner(self.module, call=self.call, around=around, sync=sync)
+        holders: dict[str, tuple[int, ...]] = {}
+        if stages is not None:
+            runner, holders = self.run_stages(stages, around, sync)
         holdings = {
             name: holding_of(
                 name,
                 split=tensor_plan.parameters[name] if tensor_plan else None,
                 shape=shape,
                 axes=self.axes,
+                num_stages=len(holders.get(name, (0,))),
             )
             for name, shape in shapes.items()
         }
         inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
-        runner = PlainRunner(self.module, call=self.call, binding=binding, sync=sync)
-        how = HowItRuns(path="interpreter", notices=tuple(self.notices))
+        how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=binding.whole if binding else None)
         return ParallelModel(self.module, axes=self.axes, runner=runner, inventory=inventory, how=how)
 
     def notice(self, text: str) -> None:
@@ -140,19 +152,39 @@ class _Building:
         shard_parameters(self.module, plan, rank=line.rank)
         return bind(self.module, plan, line.group, notice=self.notice)
 
-    def wrap_blocks(self) -> list[nn.Module]:
-        """Have the blocks recompute; returns them."""
-        blocks = [self.module.get_submodule(path) for path in self.block_paths()]
+    def cut_stages(self, trace: ModelTrace, cuts: tuple[str, ...]) -> StageSet | None:
+        """Keep this rank's stages of the pipeline; None without one."""
+        layout = self.layout
+        if layout.pp == 1 and layout.vp == 1:
+            return None
+        chosen = cuts or choose_cuts(trace, num_stages=layout.num_stages)
+        own = stages_of_rank(self.axes["pp"].rank, name=layout.schedule, pp=layout.pp, vp=layout.vp)
+        return StageSet(
+            self.module, trace, cuts=chosen, stages=own, num_stages=layout.num_stages, call=self.call,
+            device=self.axes.device,
+        )
+
+    def run_stages(
+        self, stages: StageSet, around: Around, sync: GradientSync
+    ) -> tuple[PipelineRunner, dict[str, tuple[int, ...]]]:
+        """Make what runs the stages; also which ranks of the pipeline hold what is tied."""
+        layout, line = self.layout, self.axes["pp"]
+        stages.around = around
+        lane = Lane(forth=line.group, back=self.axes.second_group("pp"), device=self.axes.device)
+        executor = Executor(stages, lane=lane, schedule=layout.schedule, vp=layout.vp, sync=sync)
+        ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))
+        return PipelineRunner(executor, around=around, sync=sync, ties=ties), ties.holders
+
+    def wrap_blocks(self, trace: ModelTrace, stages: StageSet | None) -> list[nn.Module]:
+        """Have this rank's blocks recompute; returns them."""
+        blocks = [self.module.get_submodule(path) for path in trace.blocks]
+        own = [block for block in blocks if next(block.parameters(), None) is not None]
         kind = cast(Recompute, self.layout.recompute)
-        for block in blocks if kind != "none" else ():
+        for block in own if kind != "none" else ():
             wrap_forward(block, lambda forward: recomputed(forward, kind=kind))
-        return blocks
+        return own
 
-    def block_paths(self) -> tuple[str, ...]:
-        """Give the paths of the blocks."""
-        return ()
-
-    def share_data(self, blocks: list[nn.Module], binding: Binding | None) -> GradientSync:
+    def share_data(self, blocks: list[nn.Module], stages: StageSet | None, binding: Binding | None) -> GradientSync:
         """Sum gradients over data-parallel ranks, or cut everything over them."""
         zero = self.layout.zero
         if zero == 0:
@@ -166,5 +198,6 @@ class _Building:
             keep_gathered=self.layout.pp > 1,
             replicate_group=copies.group if copies.degree > 1 else None,
             whole_group=self.axes["dp_cp"].group if copies.degree > 1 else None,
+            stage_of=None if stages is None else {block: stages.stage_of(block) for block in blocks},
             on_gathered=None if binding is None else binding.mark_one,
         )

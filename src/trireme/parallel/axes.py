@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trireme.errors import LayoutError
-from trireme.plan import AXES, Layout, expert_copies, expert_groups
+from trireme.plan import AXES, Axis, Layout, expert_copies, expert_groups, groups_of
 
 AxisName = Literal["pp", "dp_replicate", "dp_shard", "cp", "tp", "dp", "dp_cp", "dp_shard_cp", "ep", "expert_copies"]
 """An axis, or several that act as one.
@@ -67,6 +67,10 @@ class Axes:
     def joined_mesh(self, line: AxisName, axes: tuple[str, ...] | None = None) -> DeviceMesh:
         """Give several axes as a mesh of one dim."""
         return self.mesh[axes or _JOINED[line]]._flatten(f"{line}_joined")
+
+    def second_group(self, axis: Axis) -> dist.ProcessGroup:
+        """Make another group of the same ranks: sends against each other must not wait for each other."""
+        return _enumerated(groups_of(self.layout, axis)).group
 
     def __getitem__(self, line: AxisName) -> AxisLine:
         if line not in self._lines:

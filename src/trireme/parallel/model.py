@@ -37,17 +37,14 @@ class Runner(Protocol):
         """Run the forwards."""
         ...
 
-    def whole(self, outputs: Any) -> Any:
-        """Give outputs with nothing cut."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowItRuns:
-    """What was found and chosen on the way, for people and for ``verify``."""
+    """What was found and chosen on the way; ``whole`` puts together outputs that are cut."""
 
     path: str
     notices: tuple[str, ...]
+    whole: Callable[[Any], Any] | None = None
 
 
 class ParallelModel:
@@ -166,7 +163,7 @@ class ParallelModel:
         nothing = torch.zeros((), device=self.axes.device)
 
         def keep(outputs: Any, tensors: Mapping[str, Any], index: int) -> Tensor:
-            found.append(self._runner.whole(outputs))
+            found.append(outputs if self.how.whole is None else self.how.whole(outputs))
             return nothing
 
         moved = move_tensors(batch, device=self.axes.device)

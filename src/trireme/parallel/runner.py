@@ -1,4 +1,4 @@
-"""Running the micro-batches of a step where there is no pipeline."""
+"""Running the micro-batches of a step: one after the other, or through the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trireme.interpret import Binding
 from trireme.parallel.call import Call
 from trireme.parallel.model import Prepare, Score
+from trireme.parallel.pipeline import Executor
 from trireme.parallel.sync import GradientSync
+from trireme.parallel.tie import TiedGradients
+
+Around = Callable[[], AbstractContextManager[object]]
+"""The context in which a forward and its loss run."""
 
 
 class PlainRunner:
     """One micro-batch after the other, forward and backward."""
 
-    def __init__(self, module: nn.Module, *, call: Call, binding: Binding | None, sync: GradientSync) -> None:
+    def __init__(self, module: nn.Module, *, call: Call, around: Around, sync: GradientSync) -> None:
         self.module = module
         self.call = call
-        self.binding = binding
+        self.around = around
         self.sync = sync
 
     def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
@@ -29,7 +34,7 @@ class PlainRunner:
         self.sync.start_step(count)
         for index in range(count):
             batch = prepare(index)
-            with self._active():
+            with self.around():
                 objective = score(self.call(self.module, batch), batch, index)
             is_last = index == count - 1
             self.sync.before_backward(is_last=is_last)
@@ -42,12 +47,41 @@ class PlainRunner:
         """Run forwards."""
         for index in range(count):
             batch: Mapping[str, Any] = prepare(index)
-            with self._active():
+            with self.around():
                 score(self.call(self.module, batch), batch, index)
 
-    def whole(self, outputs: Any) -> Any:
-        """Give outputs with nothing cut."""
-        return outputs if self.binding is None else self.binding.whole(outputs)
 
-    def _active(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.binding is None else self.binding.active()
+class PipelineRunner:
+    """Micro-batches through the stages of this rank, as the schedule says."""
+
+    def __init__(self, executor: Executor, *, around: Around, sync: GradientSync, ties: TiedGradients) -> None:
+        self.executor = executor
+        self.around = around
+        self.sync = sync
+        self.ties = ties
+
+    def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
+        """Run the step's actions; gradients are complete at the end."""
+        self.sync.start_step(count)
+        self.executor.run([prepare(index) for index in range(count)], loss_of=self._scored(score))
+        self.sync.finish()
+        self.ties.sum()  # after the data-parallel sums: each stage adds what is complete
+        for index in range(count):
+            done(index)
+
+    def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
+        """Run the forwards."""
+        batches = [prepare(index) for index in range(count)]
+        self.executor.run(batches, loss_of=self._scored(score), only_forward=True)
+
+    def _scored(self, score: Score) -> Score:
+        def scored(outputs: Any, batch: Mapping[str, Any], index: int) -> Tensor:
+            with self.around():
+                return score(outputs, batch, index)
+
+        return scored
+
+
+def around_of(binding: Binding | None) -> Around:
+    """Give the context of a binding; nothing where nothing is cut."""
+    return nullcontext if binding is None else binding.active

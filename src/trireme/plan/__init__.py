@@ -38,6 +38,7 @@ from trireme.plan.schedule import (
     ScheduleName,
     build_schedule,
     messages,
+    stages_of_rank,
 )
 from trireme.plan.schedule_check import InFlight, check_schedule, count_in_flight, in_flight_bound
 from trireme.plan.share import BlockShare, share_block
@@ -160,6 +161,7 @@ __all__ = [
     "section_share",
     "share_block",
     "simulate",
+    "stages_of_rank",
     "stage_params",
     "stage_sections",
     "state_bytes",
