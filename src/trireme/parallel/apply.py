@@ -160,7 +160,12 @@ class _Building:
         chosen = cuts or choose_cuts(trace, num_stages=layout.num_stages)
         own = stages_of_rank(self.axes["pp"].rank, name=layout.schedule, pp=layout.pp, vp=layout.vp)
         return StageSet(
-            self.module, trace, cuts=chosen, stages=own, num_stages=layout.num_stages, call=self.call,
+            self.module,
+            trace,
+            cuts=chosen,
+            stages=own,
+            num_stages=layout.num_stages,
+            call=self.call,
             device=self.axes.device,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class StageSet:
 
     Attributes:
         owned_names: Names of the parameters held here, tied ones under each of their names.
+        around: The context in which forwards run; a mode that meets calls has to stand outside of this one.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class StageSet:
         self.is_open = trace.is_open
         self.absence = Absence()
         self.walk: Trace | StageRun | None = None
+        self.around: Callable[[], AbstractContextManager[object]] = nullcontext
         self._memo: Memo = {}
         self._routes: dict[Any, Route] = {}
         self._twins: dict[str, Tensor] = {}
@@ -189,6 +191,11 @@ class StageSet:
         except StaleRouteError:
             raise LayoutError("parallel.stage_unsteady", stage=stage) from None
 
+    def stage_of(self, block: nn.Module) -> int:
+        """Give the stage that a block belongs to."""
+        place = next(place for place, path in enumerate(self.trace.blocks) if self.module.get_submodule(path) is block)
+        return sum(self.trace.blocks.index(cut) <= place for cut in self.cuts)
+
     def route(self, batch: Mapping[str, Any], *, number: int = 0) -> Route:
         """Give what crosses the borders for batches of this kind."""
         key = batch_key(self.module, batch)
@@ -242,7 +249,7 @@ class StageSet:
     def _walking(self, walk: Any) -> Iterator[None]:
         self.walk = walk
         try:
-            with walk:
+            with self.around(), walk:
                 yield
         except DEPENDS_ON_DATA as error:
             raise refuse_data(error) from error

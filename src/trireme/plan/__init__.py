@@ -161,9 +161,9 @@ __all__ = [
     "section_share",
     "share_block",
     "simulate",
-    "stages_of_rank",
     "stage_params",
     "stage_sections",
+    "stages_of_rank",
     "state_bytes",
     "state_parts",
 ]
