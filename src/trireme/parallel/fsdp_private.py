@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
@@ -189,3 +191,21 @@ def fill_shard(record: FSDPParam, local: Tensor) -> None:
 def local_shard(parameter: Tensor) -> Tensor:
     """Give the part of a tensor that this rank holds, without a copy and outside autograd."""
     return parameter._local_tensor if isinstance(parameter, DTensor) else parameter.detach()
+
+
+def keep_modes_out(module: nn.Module) -> None:
+    """Have FSDP's own forward hooks run unseen by function modes: what it does to parameters is not the user's code."""
+    hook_tables: tuple[Any, ...] = (module._forward_pre_hooks, module._forward_hooks)
+    for hooks in hook_tables:
+        for key, hook in list(hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), FSDPState):
+                hooks[key] = _unseen(hook)
+
+
+def _unseen(hook: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(hook)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return hook(*args, **kwargs)
+
+    return run

@@ -16,16 +16,15 @@ from trireme.parallel.unit import Forward
 
 Recompute = Literal["none", "selective", "full"]
 
-_MATMULS = frozenset(
+_KEPT = frozenset(
     {
         torch.ops.aten.mm.default,
         torch.ops.aten.addmm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.baddbmm.default,
         torch.ops.aten._grouped_mm.default,
     }
 )
-"""Kept by ``selective``: most FLOPs per byte. Norms, activations and the attention core are computed again."""
+"""Kept by ``selective``: products with weights, most FLOPs per byte. Norms, activations and the attention core, whose
+batched products grow with the square of the length and are often overwritten in place, are computed again."""
 
 
 def recomputed(forward: Forward, *, kind: Recompute) -> Forward:
@@ -48,4 +47,4 @@ def _selective_contexts() -> Any:
 
 
 def _policy(_context: Any, function: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if function in _MATMULS else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if function in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -24,6 +24,7 @@ from trireme.parallel.fsdp_private import (
     OrderedReduction,
     drop_unfinished,
     groups_of,
+    keep_modes_out,
     managed,
     mark_gathered,
     prepare_root,
@@ -86,6 +87,7 @@ def shard(
         # None lets FSDP keep the root's own parameters from forward to backward, which follows at once.
         again = None if reshards else False
         fully_shard(module, mesh=mesh, reshard_after_forward=again, mp_policy=policy, ignored_params=ignored)
+        keep_modes_out(module)
     sync = ShardSync(
         root,
         units,

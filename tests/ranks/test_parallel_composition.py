@@ -1,0 +1,114 @@
+"""Layouts of several axes at once, through ``parallelize``: loss, every gradient, norm and weights equal one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trireme.config import ModelSection
+from trireme.mesh import run_on_ranks
+from trireme.models import build_model, call_model
+from trireme.parallel import ParallelModel, parallelize
+from trireme.plan import parse_layout
+
+VOCAB, ROWS = 97, 8
+SAME = 1e-12
+"""fp64: what the order of sums explains, relative to the largest element of a tensor."""
+RATE = 0.5
+
+LAYOUTS = {
+    "dp=2,micro=3": 2,
+    "tp=2,zero3,recompute=full": 4,
+    "pp=2,zero3": 4,
+    "pp=2,schedule=zb,zero2": 4,
+    "tp=2,pp=2,recompute=selective": 4,
+    "hsdp=2x2": 4,
+    "tp=2,pp=2,zero3,schedule=interleaved": 8,
+}
+
+
+def build() -> nn.Module:
+    """A decoder with fewer key heads than query heads and an odd vocabulary."""
+    shape = {"num_layers": 4, "d_model": 32, "num_heads": 4, "num_kv_heads": 2, "d_ffn": 64}
+    section = ModelSection.model_validate({"name": "llama-1m", **shape})
+    return build_model(section, vocab_size=VOCAB, seq_len=32, seed=1).double()
+
+
+def make_batch(seed: int, *, rows: int, seq_len: int) -> dict[str, Tensor]:
+    """Rows with very different numbers of labels."""
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(VOCAB, (rows, seq_len), generator=random)
+    labels = torch.randint(VOCAB, (rows, seq_len), generator=random)
+    for row in range(rows):
+        labels[row, int(torch.randint(3, seq_len, (1,), generator=random)) :] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+def call(module: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    return call_model(module, batch)
+
+
+def loss_fn(outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    labels = batch["labels"]
+    loss = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    return loss, (labels != -100).sum()
+
+
+def check_layout(layout: str) -> float:
+    """Two steps on two lengths; returns the share of the parameters that this rank holds."""
+    reference, optimizer = build(), None
+    parsed = parse_layout(layout, ranks=dist.get_world_size()).layout
+    model = parallelize(build(), parsed, example=make_batch(0, rows=2, seq_len=8), call=call, loss_fn=loss_fn)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for step, seq_len in enumerate((16, 24)):
+        batch = make_batch(step, rows=ROWS, seq_len=seq_len)
+        expected = reference_step(reference, batch)
+        line = model.axes["dp"]
+        part = {name: value.chunk(line.degree)[line.rank] for name, value in batch.items()}
+        loss = model.train_step(part, loss_fn)
+        assert abs(float(loss) - expected) <= SAME * expected
+        check_gradients(model, reference)
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.sub_(RATE * parameter.grad)
+    for name, whole in model.full_parameters().items():
+        assert_same(name, whole, reference.get_parameter(name))
+    return model.local_param_ratio
+
+
+def reference_step(module: nn.Module, batch: Mapping[str, Tensor]) -> float:
+    module.zero_grad()
+    loss_sum, count = loss_fn(call(module, batch), batch)
+    (loss_sum / count).backward()
+    return float(loss_sum.detach() / count)
+
+
+def check_gradients(model: ParallelModel, reference: nn.Module) -> None:
+    norm = torch.nn.utils.get_total_norm([each.grad for each in reference.parameters()])
+    assert abs(float(model.grad_norm()) - float(norm)) <= SAME * float(norm)
+    gradients = model.full_gradients()
+    if dist.get_rank() == 0:
+        assert set(gradients) == {name for name, _ in reference.named_parameters()}
+    for name, gradient in gradients.items():
+        assert_same(name, gradient, reference.get_parameter(name).grad)
+
+
+def assert_same(name: str, found: Tensor, expected: Tensor) -> None:
+    error = float((found - expected).abs().max() / expected.abs().max())
+    assert error <= SAME, f"{name}: {error}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_axes_together_equal_one_device(layout: str) -> None:
+    ratios = run_on_ranks(check_layout, LAYOUTS[layout], layout=layout, timeout_s=120.0)
+    parsed = parse_layout(layout, ranks=LAYOUTS[layout]).layout
+    cut = parsed.tp * (parsed.dp_shard if parsed.zero else 1)
+    assert max(ratios) <= 1.1 / cut, "stages hold the embedding, the head or neither"
