@@ -82,9 +82,7 @@ def test_experts_are_cut_over_the_ranks_that_hold_the_same_ones():
         apart = [each for key, each in model.named_parameters() if key in dealt.parameters]
         held = sum(each.numel() for each in apart)
         # Experts first, each a root of its own over its copies; what is around them then leaves them alone.
-        syncs = [
-            shard(model.get_submodule(path), [], group=groups[1], zero=3) for unit in dealt.units for path in unit
-        ]
+        syncs = [shard(model.get_submodule(path), [], group=groups[1], zero=3) for unit in dealt.units for path in unit]
         inside = [each for key, each in model.named_parameters() if key in dealt.parameters]
         rest = shard(model, list(model.layers), group=dist.group.WORLD, zero=3, apart=inside)
         sync = SyncTogether(rest, *syncs)

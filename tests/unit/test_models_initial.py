@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.graph import DecoderShape
+from trireme.interpret.counter import fill_normal, hash_index, normal, stream_key, uniform_bits
 from trireme.models import build_decoder, initialise_parameter, meta_decoder
-from trireme.models.counter import fill_normal, hash_index, normal, stream_key, uniform_bits
 
 TINY = DecoderShape(vocab_size=97, num_layers=4, d_model=32, num_heads=4, num_kv_heads=2, d_ffn=64, max_seq_len=64)
 MOMENT = 0.01

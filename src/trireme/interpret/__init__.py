@@ -3,6 +3,7 @@
 from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount, Line
 from trireme.interpret.context import ContextBinding, ContextKind
+from trireme.interpret.counter import dropout_key, fill_normal, keep, signed, stream_key
 from trireme.interpret.declared import met_whole
 from trireme.interpret.dispatch import (
     DATA_DEPENDENT,
@@ -16,6 +17,7 @@ from trireme.interpret.dispatch import (
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
+from trireme.interpret.randomness import CountedRandomness, rehearsal
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
@@ -27,6 +29,7 @@ __all__ = [
     "CollectiveCount",
     "ContextBinding",
     "ContextKind",
+    "CountedRandomness",
     "Interpreter",
     "Line",
     "ParameterSplit",
@@ -36,19 +39,25 @@ __all__ = [
     "acting_for",
     "apply_function",
     "bind",
+    "dropout_key",
     "exchange_counts",
     "exchange_rows",
+    "fill_normal",
     "gather_tokens",
     "global_shape",
     "in_backward",
     "interpreting",
+    "keep",
     "marks_of",
     "met_whole",
     "plan_tensor_parallel",
+    "rehearsal",
     "run_experts",
     "shard_of",
     "shard_parameters",
+    "signed",
     "split_evenly",
+    "stream_key",
     "take_tokens",
     "tracing",
     "with_marks",

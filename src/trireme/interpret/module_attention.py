@@ -13,18 +13,18 @@ from torch import Tensor
 from trireme.interpret.call import Call
 from trireme.interpret.tensor_state import origin_of, sources_of
 
-_NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
+NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
 
 
 def module_attention(call: Call) -> Any:
     """``F.multi_head_attention_forward`` with its projections cut by heads."""
-    given = {**dict(zip(_NAMES, call.args, strict=False)), **call.kwargs}
+    given = {**dict(zip(NAMES, call.args, strict=False)), **call.kwargs}
     if not _decided(call, given):
         return NotImplemented
     if given.get("static_k") is not None or given.get("static_v") is not None:
         raise call.refuse(call.args, call.kwargs)
     with call.interpreter:
-        return _attend(given)
+        return attend_by_steps(given)
 
 
 def _decided(call: Call, given: dict[str, Any]) -> bool:
@@ -50,7 +50,7 @@ def _decided(call: Call, given: dict[str, Any]) -> bool:
     return True
 
 
-def _attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def attend_by_steps(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """The formula of ``F.multi_head_attention_forward``, step by step, under the interpreter."""
     batched = given["query"].dim() == 3
     q, k, v = _projected(given, batched=batched)

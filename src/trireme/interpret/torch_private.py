@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd.function import _SingleLevelFunction
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint
 
@@ -28,6 +29,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "apply_function",
+    "calls_watched",
     "flash_backward",
     "flash_forward",
     "has_flash",
@@ -56,14 +58,26 @@ def in_backward() -> bool:
 
 
 @contextmanager
+def calls_watched(enter: Callable[[Any], None], leave: Callable[[Any], None]) -> Iterator[None]:
+    """Be told of every module that is called, and when it returns or fails."""
+    before = register_module_forward_pre_hook(lambda module, args: enter(module))
+    after = register_module_forward_hook(lambda module, args, result: leave(module), always_call=True)
+    try:
+        yield
+    finally:
+        after.remove()
+        before.remove()
+
+
+@contextmanager
 def watching(
-    apply: Callable[[Any, tuple[Any, ...]], Any],
+    apply: Callable[[Any, tuple[Any, ...]], Any] | None,
     recompute: Callable[[Callable[..., Iterator[None]], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
 ) -> Iterator[Callable[..., Any]]:
     """Show what torch has no hook for: ``autograd.Function.apply`` and recomputed functions.
 
     Args:
-        apply: Called with a function's class and its arguments in place of its own ``apply``.
+        apply: Called with a function's class and its arguments in place of its own ``apply``; None leaves that.
         recompute: Called with torch's generator for non-reentrant recomputation, the function that is recomputed
             and the further arguments; gives the generator to use.
 
@@ -76,18 +90,22 @@ def watching(
     before = apply_function if outer is None else outer.__func__
 
     def applied(cls: Any, *args: Any) -> Any:
+        assert apply is not None
         with DisableTorchFunction():
             return apply(cls, args)
 
     def entering(function: Callable[..., Any], *rest: Any, **options: Any) -> Any:
         return recompute(generator, function, rest, options)
 
-    _SingleLevelFunction.apply = classmethod(applied)  # type: ignore[attr-defined]
+    if apply is not None:
+        _SingleLevelFunction.apply = classmethod(applied)  # type: ignore[attr-defined]
     checkpoint._checkpoint_without_reentrant_generator = entering  # type: ignore[assignment]
     try:
         yield before
     finally:
-        if outer is None:
+        if apply is None:
+            pass
+        elif outer is None:
             del _SingleLevelFunction.apply  # type: ignore[attr-defined]
         else:
             _SingleLevelFunction.apply = outer  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trireme.models.counter import signed, stream_key, uniform_bits
+from trireme.interpret import dropout_key, keep, signed, stream_key
 
 
 class DropoutClock:
@@ -55,7 +55,7 @@ def _kept(x_BTD: Tensor, clock: Tensor, site_key: Tensor, p: float) -> Tensor:
     seed, step, first_row = clock.tolist()
     first = first_row * x_BTD[0].numel()
     index = torch.arange(first, first + x_BTD.numel(), device=x_BTD.device)
-    return uniform_bits(index, stream_key(seed, site_key.item(), step)).ge(round(p * 2**24)).view(x_BTD.shape)
+    return keep(index, key=dropout_key(seed, site_key.item(), step), p=p).view(x_BTD.shape)
 
 
 # A compiler takes the draw as one piece: its code generators have no unsigned 64-bit constants, and a key

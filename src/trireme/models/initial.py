@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trireme.models.counter import fill_normal, stream_key
+from trireme.interpret import fill_normal, stream_key
 
 STD = 0.02
 """Standard deviation of every matrix.

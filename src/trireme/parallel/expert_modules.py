@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.interpret import DATA_DEPENDENT, run_experts, tracing
+from trireme.interpret import DATA_DEPENDENT, rehearsal, run_experts, tracing
 from trireme.mesh import rng_states, set_rng_states
 from trireme.parallel.expert_route import Incoming, Router, joined
 from trireme.parallel.expert_stacked import swap_class
@@ -41,7 +41,7 @@ class ModulesDispatch:
     def run(self, runner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the forward of the module around the experts."""
         try:
-            with _undone(runner, self.members):
+            with rehearsal(), _undone(runner, self.members):
                 self.given = []
                 runner.forward(*args, **kwargs)
                 given, self.given = self.given, []

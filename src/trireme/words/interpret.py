@@ -79,4 +79,12 @@ TEXTS: dict[str, Text] = {
         zh="{what} 遇到两个被切分的序列，只能聚合其中一个；结果正确，但 cp_kind={kind} 只用于 "
         "F.scaled_dot_product_attention，此处并非该调用",
     ),
+    "random_unplaced": Text(
+        en="random numbers in {path} are drawn for tensors whose rows can't be placed in the global batch; they differ between layouts",
+        zh="{path} 中的随机数用于无法对应到全局 batch 行的张量；不同布局下结果会不同",
+    ),
+    "random_attention": Text(
+        en="attention dropout in {path} leaves the fused kernel, which can't drop the elements that one device would drop",
+        zh="{path} 中的注意力 dropout 不使用融合算子，因为融合算子无法丢弃与单卡相同的元素",
+    ),
 }

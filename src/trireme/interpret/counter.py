@@ -44,6 +44,21 @@ def uniform_bits(index: Tensor, key: int) -> Tensor:
     return _shift_right(hash_index(index, key), 40)
 
 
+def uniform(index: Tensor, key: int) -> Tensor:
+    """Give an fp32 number in [0, 1) for each element number."""
+    return uniform_bits(index, key).to(torch.float32).mul_(_UNIT)
+
+
+def dropout_key(seed: int, site_key: float, step: int) -> int:
+    """Give the key of what is drawn at one place of a model in one step; ``site_key`` is the signed key of its name."""
+    return stream_key(seed, site_key, step)
+
+
+def keep(index: Tensor, *, key: int, p: float) -> Tensor:
+    """Say of each element whether dropout with probability ``p`` keeps it."""
+    return uniform_bits(index, key).ge(round(p * 2**24))
+
+
 def normal(index: Tensor, key: int) -> Tensor:
     """Give a standard normal fp32 number for each element number.
 
