@@ -19,7 +19,7 @@ from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.pipeline import Executor
 from trireme.parallel.replicate import Reducer, replicate
-from trireme.parallel.rows import held_rows, materialise_shards
+from trireme.parallel.rows import held_rows
 from trireme.parallel.shard import ShardSync, shard
 from trireme.parallel.stage import StageOutput, StageSet
 from trireme.parallel.sync import GradientSync, SyncTogether
@@ -76,7 +76,6 @@ __all__ = [
     "held_rows",
     "judge_optimizer",
     "local_shard",
-    "materialise_shards",
     "move_parameters",
     "parallelize",
     "replicate",

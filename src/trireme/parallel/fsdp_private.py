@@ -21,6 +21,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 
+Forwarded = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword inputs of a forward."""
+
 Mark = Callable[[str, nn.Parameter], None]
 """Hears of a parameter's name and of the whole tensor that forward computes with, once."""
 
@@ -69,8 +72,8 @@ class OrderedReduction:
     """Lets groups reduce in one order on every rank, and remembers which parameters had a gradient.
 
     FSDP reduces a group when backward leaves it. A rank whose loss doesn't reach some block leaves in another order
-    than its partners, and their collectives would meet the wrong ones. Here a group waits for its turn; what has no
-    gradient by the end of backward takes part with zeros.
+    than its partners, and their collectives would meet the wrong ones. Here a group waits for its turn. What backward
+    never leaves, and what runs several times in one forward, is reduced at backward's end.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -80,11 +83,15 @@ class OrderedReduction:
         self._originals = {id(group): group.post_backward for group in self._groups}
         self._due: list[FSDPParamGroup] = []
         self._ready: set[int] = set()
+        self._entered: set[int] = set()
+        self._repeated: set[int] = set()
         self.is_final = False
         self._finished: set[int] = set()
         self.with_grad: set[int] = set()
         for group in self._groups:
             group.post_backward = functools.partial(self._leave, group)  # type: ignore[method-assign]
+            group.pre_forward = functools.partial(self._enter, group, group.pre_forward)  # type: ignore[method-assign]
+        self._root.register_forward_pre_hook(lambda *_: self._entered.clear(), prepend=True)
         for module in modules:
             state = _state(module)
             ending = functools.partial(self._end_backward, state._root_post_backward_final_callback)
@@ -109,6 +116,13 @@ class OrderedReduction:
         self._due = [group for group in self._groups if group.reduce_grads]
         self._ready.clear()
 
+    def _enter(self, group: FSDPParamGroup, original: Callable[..., Forwarded], *inputs: Any) -> Forwarded:
+        """Stand in for FSDP's own ``pre_forward``; recomputation doesn't come here."""
+        if id(group) in self._entered:
+            self._repeated.add(id(group))
+        self._entered.add(id(group))
+        return original(*inputs)
+
     def _leave(self, group: FSDPParamGroup, *unused: object) -> None:
         """Stand in for FSDP's own ``post_backward``."""
         if group not in self._due:
@@ -116,8 +130,7 @@ class OrderedReduction:
                 self._originals[id(group)]()
             return
         group._training_state = TrainingState.POST_BACKWARD
-        if _has_gradient(group):
-            # Left without one, it may be a module that runs twice: its gradient comes with the second leave.
+        if id(group) not in self._repeated:
             self._ready.add(id(group))
             self._advance()
 
@@ -126,7 +139,7 @@ class OrderedReduction:
             self._reduce(self._due.pop(0))
 
     def _reduce(self, group: FSDPParamGroup) -> None:
-        self.with_grad |= {id(record) for record in group.fsdp_params if _record_has_gradient(record)}
+        self.with_grad |= {id(record) for record in group.fsdp_params if _has_gradient(record)}
         self._originals[id(group)]()
         group.reduce_grads = False
         if self.is_final:
@@ -155,14 +168,10 @@ class OrderedReduction:
         state._root_post_backward_final_callback()
 
 
-def _record_has_gradient(record: FSDPParam) -> bool:
+def _has_gradient(record: FSDPParam) -> bool:
     if not hasattr(record, "_unsharded_param"):
         return False
     return record.unsharded_accumulated_grad is not None or record._unsharded_param.grad is not None
-
-
-def _has_gradient(group: FSDPParamGroup) -> bool:
-    return any(_record_has_gradient(record) for record in group.fsdp_params)
 
 
 def drop_unfinished(root: nn.Module, modules: Sequence[nn.Module]) -> None:

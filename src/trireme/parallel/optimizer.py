@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from trireme.errors import LayoutError
 from trireme.parallel.fsdp_private import local_shard
-from trireme.parallel.gather import gatherer_of
+from trireme.parallel.gather import GatherChain, gatherer_of
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer, refuse_by_name, state_like_parameter
 from trireme.parallel.optimizer_local import LocalParameters, WholeStep
@@ -82,7 +83,8 @@ class ParallelOptimizer(torch.optim.Optimizer):
         self.last: StepOutcome | None = None
         self._world_group = world_group
         if moved is not None:
-            move_parameters(optimizer, moved)
+            move_parameters(optimizer, moved, parts=parts)
+        _make_state_plain(optimizer)
         self._parts = _own_parts(optimizer, parts)
         self._gatherers = {
             id(part.parameter): gatherer_of(part.parameter, tensor_parallel=part.tensor_parallel)
@@ -196,17 +198,48 @@ class ParallelOptimizer(torch.optim.Optimizer):
         _multiply([local_shard(grad) for grad in grads if grad is not None], factor)
 
 
-def move_parameters(optimizer: torch.optim.Optimizer, moved: Mapping[nn.Parameter, nn.Parameter | None]) -> None:
+def move_parameters(
+    optimizer: torch.optim.Optimizer,
+    moved: Mapping[nn.Parameter, nn.Parameter | None],
+    *,
+    parts: Sequence[ParameterPart] = (),
+) -> None:
     """Let an optimizer that was built before a model was spread hold the parameters that the model has now.
 
+    State it already has (some make it when they are built) is cut as the parameters are.
+
     Raises:
-        LayoutError: It has stepped already: its state is that of whole parameters.
+        LayoutError: There is state for a parameter that isn't known how to cut.
     """
-    if optimizer.state:
-        raise LayoutError("parallel.optimizer_stepped", name=type(optimizer).__name__)
+    tensor_parallel = {id(part.parameter): part.tensor_parallel for part in parts}
     for group in optimizer.param_groups:
-        now = [moved.get(parameter, parameter) for parameter in group["params"]]
-        group["params"] = [parameter for parameter in dict.fromkeys(now) if parameter is not None]
+        now = [(old, moved.get(old, old)) for old in group["params"]]
+        for old, new in now:
+            if new is None:
+                optimizer.state.pop(old, None)
+            elif new is not old and old in optimizer.state:
+                chain = gatherer_of(new, tensor_parallel=tensor_parallel.get(id(new)))
+                _move_state(optimizer, old, new, chain)
+        group["params"] = list(dict.fromkeys(new for _, new in now if new is not None))
+
+
+def _move_state(optimizer: torch.optim.Optimizer, old: nn.Parameter, new: nn.Parameter, chain: GatherChain) -> None:
+    state = optimizer.state.pop(old)
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.dim() and value.shape == old.shape:
+            kept = chain.keep(value)
+            if kept.shape != local_shard(new).shape:
+                raise LayoutError("parallel.optimizer_stepped", name=type(optimizer).__name__)
+            state[key] = kept.clone()
+    optimizer.state[new] = state
+
+
+def _make_state_plain(optimizer: torch.optim.Optimizer) -> None:
+    """Keep the local part of state that an optimizer made like its sharded parameters when it was built."""
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, DTensor):
+                state[key] = local_shard(value)
 
 
 def _own_parts(optimizer: torch.optim.Optimizer, parts: Sequence[ParameterPart]) -> list[ParameterPart]:

@@ -1,9 +1,10 @@
 """Whether an optimizer may step on shards: by name where it is known, else by trying it on tiny tensors.
 
 The trial runs a copy of the user's own optimizer, with its own settings, on a tensor of a few elements: once whole
-and once in two parts. Equal results mean that it treats every element by itself, so shards are as good as wholes.
-If not, two tensors are stepped together and one after the other: equal results mean that it treats every tensor by
-itself, so each can be gathered, stepped whole and cut again. An optimizer that is neither mixes tensors.
+and once in two parts that don't meet. Equal results mean that it treats every element by itself, so shards are as
+good as wholes. If not, two tensors are stepped together and one after the other: equal results mean that it treats
+every tensor by itself, so each can be gathered, stepped whole and cut again. An optimizer that is neither mixes
+tensors.
 """
 
 from __future__ import annotations
@@ -114,11 +115,13 @@ def _halves_agree(optimizer: torch.optim.Optimizer, group: int, dims: int) -> bo
     cut = whole.shape[0] // 3
     halves = [nn.Parameter(part.detach().clone()) for part in (whole[:cut], whole[cut:])]
     start = whole.detach().clone()
-    one, two = _copy_of(optimizer), _copy_of(optimizer)
+    # Each half in an optimizer of its own, as on ranks that know nothing of each other.
+    one, two, three = (_copy_of(optimizer) for _ in range(3))
     for step in range(_STEPS):
         gradient = _gradient(whole, step)
         _step(one, group, [[whole]], [gradient])
-        _step(two, group, [halves], [gradient[:cut], gradient[cut:]])
+        _step(two, group, [halves[:1]], [gradient[:cut]])
+        _step(three, group, [halves[1:]], [gradient[cut:]])
     return _agree(start, whole, torch.cat([half.detach() for half in halves]))
 
 

@@ -76,6 +76,7 @@ class Reducer:
         self._place: dict[int, tuple[Bucket, Tensor]] = {}
         self._readiness = Readiness(len(self.parameters))
         self._held: dict[int, Tensor] = {}
+        self._is_open = False
         self._handles: list[Handle] = []
         self._meter = TrafficMeter()
         self._last_traffic = Traffic()
@@ -84,11 +85,11 @@ class Reducer:
 
     def start_step(self, num_microbatches: int = 1) -> None:
         """Begin a step; gradients that are there already are complete sums and are added again at its end."""
-        for handle in self._handles:  # of a step that an error ended
-            handle.wait()
+        if self._is_open:
+            self._drop_unfinished()
+        self._is_open = True
         self._reset()
         self._watch_trained()
-        self._held.clear()
         for index in self._trained:
             parameter = self._parameter(index)
             if parameter.grad is not None:
@@ -120,6 +121,10 @@ class Reducer:
         self._add_held()
         self._last_traffic = self._meter.read()
         self._reset()
+        self._is_open = False
+
+    def release(self) -> None:
+        """Do nothing: copies are always whole."""
 
     @property
     def traffic(self) -> Traffic:
@@ -152,6 +157,13 @@ class Reducer:
         self._readiness.restart()
         for bucket in self._buckets or ():
             bucket.waiting_for = set(bucket.indices)
+
+    def _drop_unfinished(self) -> None:
+        """Forget a step that an error ended; what was complete before it stays."""
+        for handle in self._handles:
+            handle.wait()
+        for index in self._trained:
+            self._parameter(index).grad = self._held.pop(index, None)
 
     def _watch_trained(self) -> None:
         """Hook the parameters that require a gradient now; another set of them has other buckets."""

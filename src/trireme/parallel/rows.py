@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 import torch.distributed as dist
@@ -36,17 +36,15 @@ def rows_of(num_rows: int, *, rank: int, degree: int) -> tuple[int, int]:
 
 
 Fill = Callable[[str, Tensor, int], None]
-"""Writes a parameter's rows from an offset on into an empty tensor: (name, rows to fill, offset along dim 0)."""
+"""Writes a parameter's rows from an offset on into an empty tensor: (name, rows to fill, offset along dim 0).
+
+With tensor parallelism rows are those of the rank's share.
+"""
 
 
-def materialise_shards(root: nn.Module, *, device: torch.device, fill: Fill) -> None:
-    """Give a module that was sharded on the meta device real shards, one after the other; ties stay.
-
-    No rank ever holds a whole parameter unless ``fill`` makes one. Buffers, and parameters that stay whole, are left
-    to the caller.
-    """
-    names = {id(parameter): name for name, parameter in root.named_parameters()}
-    for parameter, record in list(managed(each for each in root.modules() if hasattr(each, "unshard"))):
+def fill_shards(modules: Iterable[nn.Module], names: Mapping[int, str], *, device: torch.device, fill: Fill) -> None:
+    """Give modules that were sharded on the meta device real shards, one after the other; ties stay."""
+    for parameter, record in list(managed(modules)):
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         if not local.is_meta:
             continue
@@ -55,3 +53,19 @@ def materialise_shards(root: nn.Module, *, device: torch.device, fill: Fill) -> 
         with torch.no_grad():
             fill(names[id(parameter)], rows, offset)
         fill_shard(record, rows)
+
+
+def fill_whole(root: nn.Module, names: Collection[str], *, device: torch.device, fill: Fill) -> None:
+    """Give parameters on the meta device that stay whole real values, wherever they are tied to."""
+    for name in names:
+        old = root.get_parameter(name)
+        if not old.is_meta:
+            continue
+        values = torch.empty(old.shape, dtype=old.dtype, device=device)
+        with torch.no_grad():
+            fill(name, values, 0)
+        new = nn.Parameter(values, requires_grad=old.requires_grad)
+        for owner in root.modules():
+            for key, parameter in owner._parameters.items():
+                if parameter is old:
+                    owner._parameters[key] = new

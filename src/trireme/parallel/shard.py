@@ -17,7 +17,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from trireme.parallel.bucket import BUCKET_BYTES
+from trireme.errors import LayoutError
+from trireme.mesh import choose_device
 from trireme.parallel.fsdp_collective import CountedAllGather, CountedReduceScatter
 from trireme.parallel.fsdp_private import (
     Mark,
@@ -31,6 +32,7 @@ from trireme.parallel.fsdp_private import (
     set_last,
 )
 from trireme.parallel.replicate import Reducer
+from trireme.parallel.rows import Fill, fill_shards, fill_whole
 from trireme.parallel.shard_unit import Units, divide_into_units
 from trireme.parallel.traffic import Traffic, TrafficMeter, add_traffic
 
@@ -51,6 +53,7 @@ def shard(
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     on_gathered: Mark | None = None,
+    device: torch.device | None = None,
 ) -> ShardSync:
     """Cut a module's parameters over a group; afterwards they are DTensors cut along dim 0.
 
@@ -73,13 +76,14 @@ def shard(
         apart: Parameters to leave as they are: other stages' absent ones, experts summed over their own copies.
         param_dtype: Format to gather and compute in; shards keep theirs. Buffers and inputs are never cast.
         reduce_dtype: Format to sum gradients in. Default: the one they are computed in.
+        device: Where parameters on the meta device will live. Default: where the others are, else this rank's own.
         on_gathered: Called once per parameter with its name and the tensor that forward computes with: an object
             that FSDP keeps, so attributes put on it last.
     """
     assert whole_group is not None or replicate_group is None, "copies of shards need the group of all ranks"
     units = divide_into_units(root, blocks, apart=frozenset(apart))
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    mesh = data_mesh(group, replicate_group, device_type=_device_type(units, group))
+    mesh = data_mesh(group, replicate_group, device_type=(device or _device_of(units)).type)
     names = _names_of(root)
     ignored = {*units.apart, *(parameter for _, parameter in units.kept_whole)}
     reshards = zero == 3 and not keep_gathered
@@ -119,11 +123,8 @@ def data_mesh(
     )
 
 
-def _device_type(units: Units, group: dist.ProcessGroup) -> str:
-    real = {parameter.device.type for parameter in units.parameters() if not parameter.is_meta}
-    if real:
-        return real.pop()
-    return group._device_types[0].type if group._device_types else "cpu"
+def _device_of(units: Units) -> torch.device:
+    return next((each.device for each in units.parameters() if not each.is_meta), None) or choose_device()
 
 
 def _names_of(root: nn.Module) -> dict[tuple[int, str], str]:
@@ -167,7 +168,8 @@ class ShardSync:
         self._traffic = Traffic()
         self._is_open = False
         self._kept_before: set[int] = set()
-        self._whole = Reducer(units.kept_whole, group=group, bucket_bytes=BUCKET_BYTES, reduce_dtype=reduce_dtype)
+        self._reduce_dtype = reduce_dtype
+        self._whole = self._build_reducer()
         self._order = OrderedReduction(self.modules)
         self._stages_left: set[int] = set()
         for module in self.modules:
@@ -183,8 +185,11 @@ class ShardSync:
         self._order.restart()
         self._stages_left = set((self._stage_of or {}).values())
         set_last(self.root, is_last=False)
-        self.reshard()
+        self.release()
         _free_after_backward(self.modules, frees=not self._keeps)
+        if self._stage_of is not None:
+            # A stage may leave the root's forward half-way, and then no hook gathers its parameters for backward.
+            _free_after_backward([self.root], frees=False)
         self._kept_before = {id(parameter) for parameter, _ in managed(self.modules) if parameter.grad is not None}
         self._whole.start_step(num_microbatches)
 
@@ -197,9 +202,15 @@ class ShardSync:
         self._whole.before_backward(stage, is_last=is_last)
 
     def after_backward(self, stage: int = 0, *, is_last: bool) -> None:
-        """After a stage's last backward, sum what backward's hooks didn't reach."""
+        """After a stage's last backward, sum what backward's hooks didn't reach.
+
+        Raises:
+            LayoutError: Backward came in halves, but blocks free their parameters in between.
+        """
         if is_last:
             pending = [module for module in self._due(stage, is_last=True) if not self._order.is_finished(module)]
+            if pending and not self._keeps:
+                raise LayoutError("parallel.zero_halves")
             _free_after_backward(pending, frees=True)
             self._order.arm(pending, is_final=True)
             self._order.flush()
@@ -219,11 +230,27 @@ class ShardSync:
         """What the last step sent. Nothing is timed: FSDP's collectives run on streams of their own."""
         return self._traffic
 
-    def reshard(self) -> None:
-        """Free what an evaluation gathered."""
+    def release(self) -> None:
+        """Free what an evaluation gathered, so that the module's parameters are its shards again."""
         for module in self.modules:
             assert isinstance(module, FSDPModule)
             module.reshard()
+
+    def materialise(self, *, device: torch.device, fill: Fill) -> None:
+        """Give a module that was sharded on the meta device real values, one shard after the other; ties stay.
+
+        No rank ever holds a whole parameter unless ``fill`` makes one. Buffers are left to the caller. Optimizers
+        are built afterwards.
+        """
+        names = {id(parameter): name for name, parameter in self.root.named_parameters()}
+        fill_shards(self.modules, names, device=device, fill=fill)
+        fill_whole(self.root, self.kept_whole, device=device, fill=fill)
+        self._whole.close()
+        self._whole = self._build_reducer()
+
+    def _build_reducer(self) -> Reducer:
+        kept = [(name, self.root.get_parameter(name)) for name in self.kept_whole]
+        return Reducer(kept, group=self._group, reduce_dtype=self._reduce_dtype)
 
     def _due(self, stage: int, *, is_last: bool) -> list[nn.Module]:
         """Give the units whose gradients are to be summed with this backward, in order."""

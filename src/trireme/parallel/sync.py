@@ -34,6 +34,10 @@ class GradientSync(Protocol):
         """Wait for all sums; a parameter without gradient on every rank keeps None."""
         ...
 
+    def release(self) -> None:
+        """Free what forwards without a backward (evaluation) gathered; the module's parameters are shards again."""
+        ...
+
     @property
     def traffic(self) -> Traffic:
         """What the last step sent."""
@@ -65,6 +69,11 @@ class SyncTogether:
         """Wait for all."""
         for each in self.syncs:
             each.finish()
+
+    def release(self) -> None:
+        """Let all free what evaluation gathered."""
+        for each in self.syncs:
+            each.release()
 
     @property
     def traffic(self) -> Traffic:

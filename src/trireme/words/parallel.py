@@ -17,6 +17,12 @@ TEXTS: dict[str, Text] = {
         zh="参数 {name} 的梯度求和已经开始，却又得到新的梯度：它在第一步之后被用到了更多地方；请在每一步都以相同方式使用它，"
         "或先结束这一步再继续",
     ),
+    "zero_halves": Text(
+        en="a backward in two halves (zero-bubble schedules) needs a block's parameters twice, but zero3 frees them in "
+        "between; take zero2, or schedule=1f1b or interleaved",
+        zh="把反向拆成两半的调度（zero-bubble）会两次用到一个块的参数，而 zero3 会在其间释放它们；请改用 zero2，"
+        "或 schedule=1f1b、interleaved",
+    ),
     # Optimizers
     "optimizer_lbfgs": Text(
         en="{name} evaluates the loss many times a step and takes products over all parameters, which no layout of "
@@ -47,9 +53,9 @@ TEXTS: dict[str, Text] = {
         zh="{name} 持有一个形状为 {shape}、不属于该模型的参数；请用 model.parameters() 构建它",
     ),
     "optimizer_stepped": Text(
-        en="{name} has already stepped on the whole model, so its state doesn't fit the spread one; build a new one, "
-        "or load the state after spreading",
-        zh="{name} 已在完整模型上更新过，其状态与分布后的模型不符；请重新构建，或在分布之后再加载状态",
+        en="{name} already has state of the whole model, which can't be cut as the model was; build it after the model "
+        "is spread, or load its state then",
+        zh="{name} 已带有完整模型的状态，无法按模型的切分方式切分；请在模型分布之后再构建它，或届时再加载状态",
     ),
     # Experts
     "expert_few": Text(
