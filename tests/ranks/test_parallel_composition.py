@@ -29,6 +29,8 @@ LAYOUTS = {
     "pp=2,schedule=zb,zero2": 4,
     "tp=2,pp=2,recompute=selective": 4,
     "hsdp=2x2": 4,
+    "cp=2,zero3,recompute=selective": 4,
+    "cp=2,pp=2,cp_kind=ring": 4,
     "tp=2,pp=2,zero3,schedule=interleaved": 8,
 }
 
@@ -110,5 +112,5 @@ def assert_same(name: str, found: Tensor, expected: Tensor) -> None:
 def test_axes_together_equal_one_device(layout: str) -> None:
     ratios = run_on_ranks(check_layout, LAYOUTS[layout], layout=layout, timeout_s=120.0)
     parsed = parse_layout(layout, ranks=LAYOUTS[layout]).layout
-    cut = parsed.tp * (parsed.dp_shard if parsed.zero else 1)
+    cut = parsed.tp * (parsed.dp_shard * parsed.cp if parsed.zero else 1)
     assert max(ratios) <= 1.1 / cut, "stages hold the embedding, the head or neither"

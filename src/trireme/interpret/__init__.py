@@ -21,7 +21,7 @@ from trireme.interpret.randomness import CountedRandomness, rehearsal
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
-from trireme.interpret.torch_private import apply_function, in_backward
+from trireme.interpret.torch_private import apply_function, in_backward, is_unseen, unseen
 
 __all__ = [
     "DATA_DEPENDENT",
@@ -48,6 +48,7 @@ __all__ = [
     "in_backward",
     "interpreting",
     "keep",
+    "is_unseen",
     "marks_of",
     "met_whole",
     "plan_tensor_parallel",
@@ -60,5 +61,6 @@ __all__ = [
     "stream_key",
     "take_tokens",
     "tracing",
+    "unseen",
     "with_marks",
 ]

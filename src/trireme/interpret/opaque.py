@@ -20,7 +20,7 @@ from trireme.interpret.collective import take
 from trireme.interpret.sequence_split import balanced_split, counts_positions
 from trireme.interpret.split import Shard, Split
 from trireme.interpret.tensor_state import global_shape, shard_of, sources_of
-from trireme.interpret.torch_private import CheckpointFunction, apply_function, unset_fake_temporarily, watching
+from trireme.interpret.torch_private import CheckpointFunction, apart, apply_function, watching
 
 if TYPE_CHECKING:
     from trireme.interpret.interpreter import Interpreter
@@ -140,7 +140,7 @@ def _tried(function: Any, args: tuple[Any, ...], shards: list[Shard | None], deg
     reference = next(shard for shard in shards if shard is not None)
     split = _tried_split(reference.split, reference, degree)
     try:
-        with unset_fake_temporarily(), torch.enable_grad():
+        with apart(), torch.enable_grad():
             return _Trial(function, args, shards, split, degree).dims()
     except Exception:
         # Whatever a stranger's function does with made-up numbers: it is not known to work on shards.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "CheckpointFunction",
@@ -28,6 +30,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "apart",
     "apply_function",
     "calls_watched",
     "flash_backward",
@@ -35,7 +38,6 @@ __all__ = [
     "has_flash",
     "in_backward",
     "is_met_by",
-    "unset_fake_temporarily",
     "watching",
 ]
 
@@ -70,6 +72,37 @@ def calls_watched(enter: Callable[[Any], None], leave: Callable[[Any], None]) ->
 
 
 @contextmanager
+def apart() -> Iterator[None]:
+    """Compute something by the way: no fake tensors, and nothing that recomputation would miss the second time."""
+    with (
+        unset_fake_temporarily(),
+        _disable_current_modes(),
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+    ):
+        yield
+
+
+_unseen = threading.local()
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Run what is inside unseen by function modes and by whoever watches autograd functions: it is no user's code."""
+    outer = is_unseen()
+    _unseen.now = True
+    try:
+        with DisableTorchFunction():
+            yield
+    finally:
+        _unseen.now = outer
+
+
+def is_unseen() -> bool:
+    """Whether this thread is inside ``unseen``."""
+    return getattr(_unseen, "now", False)
+
+
+@contextmanager
 def watching(
     apply: Callable[[Any, tuple[Any, ...]], Any] | None,
     recompute: Callable[[Callable[..., Iterator[None]], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
@@ -91,6 +124,9 @@ def watching(
 
     def applied(cls: Any, *args: Any) -> Any:
         assert apply is not None
+=======
+        if is_unseen():
+            return before(cls, *args)
         with DisableTorchFunction():
             return apply(cls, args)
 

@@ -1,43 +1,50 @@
 """From a plain module to one rank's share of it. This file alone fixes the order of the transforms.
 
-1. Trace the whole module on fake tensors: everything later asks what the user's code does, not what it is called.
-2. Plan tensor parallelism, on the whole module: shapes and ties are still the user's.
-3. Cut the pipeline's stages: parameters of other stages go before anything is allocated for them.
-4. Cut parameters over tp into plain local ones: ZeRO then cuts what is left, whatever it is.
-5. Wrap the blocks' forwards in recomputation, inside of everything ZeRO does around a block: what is computed again
+1. Deal experts out, so that everything after sees the experts of a layer as one operation.
+2. Trace the whole module on fake tensors: everything later asks what the user's code does, not what it is called.
+3. Plan tensor parallelism, on the whole module: shapes and ties are still the user's.
+4. Cut the pipeline's stages: parameters of other stages go before anything is allocated for them.
+5. Cut parameters over tp into plain local ones: ZeRO then cuts what is left, whatever it is.
+6. Wrap the blocks' forwards in recomputation, inside of everything ZeRO does around a block: what is computed again
    must find the same gathered parameters.
-6. Shard over data-parallel ranks last, for its hooks must stand around the whole block.
+7. Shard over data-parallel ranks last, for its hooks must stand around the whole block.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trireme.interpret import Binding, TensorPlan, bind, plan_tensor_parallel, shard_parameters
+from trireme.errors import LayoutError
+from trireme.interpret import Binding, ContextBinding, TensorPlan, bind, plan_tensor_parallel, shard_parameters
 from trireme.mesh import choose_device
 from trireme.parallel.agreement import make_equal
-from trireme.parallel.axes import Axes
+from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
-from trireme.parallel.inventory import Inventory, holding_of
-from trireme.parallel.model import HowItRuns, LossFn, ParallelModel
+from trireme.parallel.expert import DealtExperts, deal_experts
+from trireme.parallel.expert_find import find_experts
+from trireme.parallel.expert_route import ExpertRanks
+from trireme.parallel.inventory import Holding, Inventory, expert_holding, holding_of
+from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.pipeline import Executor
 from trireme.parallel.recompute import Recompute, recomputed
 from trireme.parallel.replicate import replicate
-from trireme.parallel.runner import Around, PipelineRunner, PlainRunner, around_of
+from trireme.parallel.runner import PipelineRunner, PlainRunner
 from trireme.parallel.shard import ZeroStage, shard
 from trireme.parallel.stage import StageSet
-from trireme.parallel.sync import GradientSync
+from trireme.parallel.surroundings import Surroundings
+from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
 from trireme.parallel.unit import wrap_forward
 from trireme.plan import Layout, parse_layout, stages_of_rank
+from trireme.words import say
 
 Notice = Callable[[str], None]
 
@@ -102,31 +109,56 @@ class _Building:
         make_equal(self.module, notice=self.notice)
         shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
         whole_numel = sum(each.numel() for each in self.module.parameters())
+        dealt = self.deal_experts()
         trace = capture(self.module, self.example, call=self.call)
         tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
         self.module.to(self.axes.device)
         binding = self.cut_tensors(tensor_plan)
-        around = around_of(binding)
-        blocks = self.wrap_blocks(trace, stages)
-        sync = self.share_data(blocks, stages, binding)
-        runner: PlainRunner | PipelineRunner = PlainRunner(self.module, call=self.call, around=around, sync=sync)
-        holders: dict[str, tuple[int, ...]] = {}
-        if stages is not None:
-            runner, holders = self.run_stages(stages, around, sync)
+        surroundings = Surroundings(binding=binding, context=self.bind_context())
+        blocks = self.wrap_blocks(trace)
+        sync = self.share_data(blocks, stages, binding, dealt)
+        runner, holders = self.build_runner(stages, surroundings, sync)
         holdings = {
-            name: holding_of(
-                name,
-                split=tensor_plan.parameters[name] if tensor_plan else None,
-                shape=shape,
-                axes=self.axes,
-                num_stages=len(holders.get(name, (0,))),
-            )
+            name: self.holding(name, shape, tensor_plan, dealt, num_stages=len(holders.get(name, (0,))))
             for name, shape in shapes.items()
         }
         inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
-        how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=binding.whole if binding else None)
+        how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=surroundings.whole)
         return ParallelModel(self.module, axes=self.axes, runner=runner, inventory=inventory, how=how)
+
+    def holding(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        plan: TensorPlan | None,
+        dealt: DealtExperts | None,
+        *,
+        num_stages: int,
+    ) -> Holding:
+        """Describe what this rank holds of a parameter."""
+        if dealt is not None and name in dealt.parameters | dealt.absent:
+            return expert_holding(name, rows=dealt.rows.get(name), shape=shape, axes=self.axes)
+        split = plan.parameters.get(name) if plan else None
+        return holding_of(name, split=split, shape=shape, axes=self.axes, num_stages=num_stages)
+
+    def deal_experts(self) -> DealtExperts | None:
+        """Keep this rank's experts; None where all ranks have all."""
+        if self.layout.ep == 1:
+            return None
+        found = find_experts(self.module)
+        if not found.sets:
+            raise LayoutError("ranks.no_experts", ep=self.layout.ep, kind=type(self.module).__name__)
+        for path, reason in found.whole.items():
+            self.notice(say("ranks.experts_whole", path=path, reason=reason))
+        ranks = ExpertRanks(ep=as_line(self.axes["ep"]), tp=as_line(self.axes["tp"]))
+        return deal_experts(self.module, ranks, found=found)
+
+    def bind_context(self) -> ContextBinding | None:
+        """Cut sequences over cp; None on one rank."""
+        if self.layout.cp == 1:
+            return None
+        return ContextBinding(self.axes["cp"].group, kind=self.layout.cp_kind, notice=self.notice)
 
     def notice(self, text: str) -> None:
         """Tell, and keep for the record."""
@@ -169,18 +201,20 @@ class _Building:
             device=self.axes.device,
         )
 
-    def run_stages(
-        self, stages: StageSet, around: Around, sync: GradientSync
-    ) -> tuple[PipelineRunner, dict[str, tuple[int, ...]]]:
-        """Make what runs the stages; also which ranks of the pipeline hold what is tied."""
+    def build_runner(
+        self, stages: StageSet | None, surroundings: Surroundings, sync: GradientSync
+    ) -> tuple[Runner, Mapping[str, tuple[int, ...]]]:
+        """Make what runs a step; also which ranks of the pipeline hold what is tied."""
+        if stages is None:
+            return PlainRunner(self.module, call=self.call, surroundings=surroundings, sync=sync), {}
         layout, line = self.layout, self.axes["pp"]
-        stages.around = around
+        stages.around = surroundings.active
         lane = Lane(forth=line.group, back=self.axes.second_group("pp"), device=self.axes.device)
         executor = Executor(stages, lane=lane, schedule=layout.schedule, vp=layout.vp, sync=sync)
         ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))
-        return PipelineRunner(executor, around=around, sync=sync, ties=ties), ties.holders
+        return PipelineRunner(executor, surroundings=surroundings, sync=sync, ties=ties), ties.holders
 
-    def wrap_blocks(self, trace: ModelTrace, stages: StageSet | None) -> list[nn.Module]:
+    def wrap_blocks(self, trace: ModelTrace) -> list[nn.Module]:
         """Have this rank's blocks recompute; returns them."""
         blocks = [self.module.get_submodule(path) for path in trace.blocks]
         own = [block for block in blocks if next(block.parameters(), None) is not None]
@@ -189,20 +223,48 @@ class _Building:
             wrap_forward(block, lambda forward: recomputed(forward, kind=kind))
         return own
 
-    def share_data(self, blocks: list[nn.Module], stages: StageSet | None, binding: Binding | None) -> GradientSync:
-        """Sum gradients over data-parallel ranks, or cut everything over them."""
-        zero = self.layout.zero
-        if zero == 0:
-            return replicate(self.module, group=self.axes["dp_cp"].group)
+    def share_data(
+        self,
+        blocks: list[nn.Module],
+        stages: StageSet | None,
+        binding: Binding | None,
+        dealt: DealtExperts | None,
+    ) -> GradientSync:
+        """Sum gradients over data-parallel ranks, or cut everything over them; experts over ranks with the same."""
+        owned = list(self.module.named_parameters())
+        experts = [(name, each) for name, each in owned if dealt is not None and name in dealt.parameters]
+        apart = {name for name, _ in experts}
+        if self.layout.zero == 0:
+            dense: GradientSync = replicate(
+                self.module, [each for each in owned if each[0] not in apart], group=self.axes["dp_cp"].group
+            )
+        else:
+            dense = self.shard_dense(blocks, stages, binding, apart=[each for _, each in experts])
+        if dealt is None:
+            return dense
+        if self.layout.zero and self.axes["expert_copies"].degree > 1:
+            self.notice(say("ranks.experts_not_sharded", copies=self.axes["expert_copies"].degree))
+        return SyncTogether(dense, replicate(self.module, experts, group=self.axes["expert_copies"].group))
+
+    def shard_dense(
+        self,
+        blocks: list[nn.Module],
+        stages: StageSet | None,
+        binding: Binding | None,
+        *,
+        apart: Collection[nn.Parameter],
+    ) -> GradientSync:
+        """Cut everything but experts over the ranks of ZeRO."""
         copies = self.axes["dp_replicate"]
         return shard(
             self.module,
             blocks,
             group=self.axes["dp_shard_cp"].group,
-            zero=cast(ZeroStage, zero),
+            zero=cast(ZeroStage, self.layout.zero),
             keep_gathered=self.layout.pp > 1,
             replicate_group=copies.group if copies.degree > 1 else None,
             whole_group=self.axes["dp_cp"].group if copies.degree > 1 else None,
             stage_of=None if stages is None else {block: stages.stage_of(block) for block in blocks},
+            apart=apart,
             on_gathered=None if binding is None else binding.mark_one,
         )

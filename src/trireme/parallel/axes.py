@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trireme.errors import LayoutError
+from trireme.interpret import CollectiveCount, Line
 from trireme.plan import AXES, Axis, Layout, expert_copies, expert_groups, groups_of
 
 AxisName = Literal["pp", "dp_replicate", "dp_shard", "cp", "tp", "dp", "dp_cp", "dp_shard_cp", "ep", "expert_copies"]
@@ -85,3 +86,8 @@ def _line(mesh: DeviceMesh) -> AxisLine:
 def _enumerated(groups: tuple[tuple[int, ...], ...]) -> AxisLine:
     own, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])  # type: ignore[no-untyped-call]
     return AxisLine(group=own, rank=dist.get_rank(own), degree=dist.get_world_size(own))
+
+
+def as_line(line: AxisLine, *, count: CollectiveCount | None = None) -> Line:
+    """Give an axis as the interpreter counts it."""
+    return Line(rank=line.rank, degree=line.degree, group=line.group, count=count or CollectiveCount())

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
@@ -20,6 +19,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from trireme.interpret import marks_of, unseen, with_marks
 
 Forwarded = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs of a forward."""
@@ -213,8 +215,19 @@ def keep_modes_out(module: nn.Module) -> None:
 
 def _unseen(hook: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(hook)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return hook(*args, **kwargs)
+    def run(module: nn.Module, *args: Any) -> Any:
+        with unseen():
+            result = hook(module, *args)
+            _keep_marks(args, result)
+        return result
 
     return run
+
+
+def _keep_marks(given: Any, made: Any) -> None:
+    """Put what was known about a hook's arguments on the tensors it made of them: aliases are new objects."""
+    old, new = ([leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)] for value in (given[:2], made))
+    if len(old) == len(new):
+        for before, after in zip(old, new, strict=True):
+            if after is not before:
+                with_marks(after, marks_of(before))

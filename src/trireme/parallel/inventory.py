@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trireme.interpret import ParameterSplit
 from trireme.parallel.axes import Axes
+from trireme.parallel.expert import OwnedRows
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, Range, narrow_ranges, whole_piece
@@ -45,6 +46,14 @@ def holding_of(
     stretches = tuple(split.split.kept_ranges(rank))
     kept = Kept(dim=split.dim, ranges=stretches, copies=holders * layout.tp) if stretches else None
     return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept)
+
+
+def expert_holding(name: str, *, rows: OwnedRows | None, shape: tuple[int, ...], axes: Axes) -> Holding:
+    """Describe a parameter of experts: some rows of a stack, or a whole one of an expert's own."""
+    ranges: list[tuple[Range, ...]] = [((0, size),) for size in shape]
+    if rows is not None:
+        ranges[0] = ((rows.start, rows.length),)
+    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=axes["expert_copies"].degree)
 
 
 class Inventory:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trireme.errors import LayoutError
 from trireme.parallel.axes import Axes
+from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.inventory import Inventory
 from trireme.parallel.microbatch import split_rows
 from trireme.parallel.piece import Piece, gather_whole
@@ -188,7 +189,7 @@ class ParallelModel:
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply every gradient."""
-        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        gradients = [local_shard(each.grad) for each in self.parameters() if each.grad is not None]
         if gradients and factor != 1.0:
             torch._foreach_mul_(gradients, factor)
 
@@ -205,9 +206,10 @@ class ParallelModel:
     def sum_values(self, values: Tensor) -> Tensor:
         """Return sums of losses over all ranks that had outputs, on every rank.
 
-        Ranks of a tensor-parallel line have the same loss, so one of them speaks.
+        Ranks that share out a tensor or a sequence have the same loss, so one of them speaks.
         """
-        spoken = values.clone() if self.axes["tp"].rank == 0 else torch.zeros_like(values)
+        speaks = self.axes["tp"].rank == 0 and self.axes["cp"].rank == 0
+        spoken = values.clone() if speaks else torch.zeros_like(values)
         dist.all_reduce(spoken)
         return spoken
 

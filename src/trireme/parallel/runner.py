@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trireme.interpret import Binding
 from trireme.parallel.call import Call
 from trireme.parallel.model import Prepare, Score
 from trireme.parallel.pipeline import Executor
+from trireme.parallel.surroundings import Surroundings
 from trireme.parallel.sync import GradientSync
 from trireme.parallel.tie import TiedGradients
-
-Around = Callable[[], AbstractContextManager[object]]
-"""The context in which a forward and its loss run."""
 
 
 class PlainRunner:
     """One micro-batch after the other, forward and backward."""
 
-    def __init__(self, module: nn.Module, *, call: Call, around: Around, sync: GradientSync) -> None:
+    def __init__(self, module: nn.Module, *, call: Call, surroundings: Surroundings, sync: GradientSync) -> None:
         self.module = module
         self.call = call
-        self.around = around
+        self.surroundings = surroundings
         self.sync = sync
 
     def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
         """Run forwards and backwards; gradients are complete at the end."""
         self.sync.start_step(count)
         for index in range(count):
-            batch = prepare(index)
-            with self.around():
+            batch = self.surroundings.batch(prepare(index))
+            with self.surroundings.active():
                 objective = score(self.call(self.module, batch), batch, index)
+            objective = self.surroundings.part(objective)
             is_last = index == count - 1
             self.sync.before_backward(is_last=is_last)
             torch.autograd.backward(objective)
@@ -46,24 +43,26 @@ class PlainRunner:
     def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run forwards."""
         for index in range(count):
-            batch: Mapping[str, Any] = prepare(index)
-            with self.around():
+            batch = self.surroundings.batch(prepare(index))
+            with self.surroundings.active():
                 score(self.call(self.module, batch), batch, index)
 
 
 class PipelineRunner:
     """Micro-batches through the stages of this rank, as the schedule says."""
 
-    def __init__(self, executor: Executor, *, around: Around, sync: GradientSync, ties: TiedGradients) -> None:
+    def __init__(
+        self, executor: Executor, *, surroundings: Surroundings, sync: GradientSync, ties: TiedGradients
+    ) -> None:
         self.executor = executor
-        self.around = around
+        self.surroundings = surroundings
         self.sync = sync
         self.ties = ties
 
     def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
         """Run the step's actions; gradients are complete at the end."""
         self.sync.start_step(count)
-        self.executor.run([prepare(index) for index in range(count)], loss_of=self._scored(score))
+        self.executor.run(self._batches(count, prepare), loss_of=self._scored(score))
         self.sync.finish()
         self.ties.sum()  # after the data-parallel sums: each stage adds what is complete
         for index in range(count):
@@ -71,17 +70,15 @@ class PipelineRunner:
 
     def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run the forwards."""
-        batches = [prepare(index) for index in range(count)]
-        self.executor.run(batches, loss_of=self._scored(score), only_forward=True)
+        self.executor.run(self._batches(count, prepare), loss_of=self._scored(score), only_forward=True)
+
+    def _batches(self, count: int, prepare: Prepare) -> list[Mapping[str, Any]]:
+        return [self.surroundings.batch(prepare(index)) for index in range(count)]
 
     def _scored(self, score: Score) -> Score:
         def scored(outputs: Any, batch: Mapping[str, Any], index: int) -> Tensor:
-            with self.around():
-                return score(outputs, batch, index)
+            with self.surroundings.active():
+                objective = score(outputs, batch, index)
+            return self.surroundings.part(objective)
 
         return scored
-
-
-def around_of(binding: Binding | None) -> Around:
-    """Give the context of a binding; nothing where nothing is cut."""
-    return nullcontext if binding is None else binding.active

@@ -18,6 +18,8 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import _get_current_function_mode
 from torch.utils import _pytree as pytree
 
+from trireme.interpret import is_unseen
+
 __all__ = [
     "DEPENDS_ON_DATA",
     "FakeTensor",
@@ -64,7 +66,7 @@ def watched_functions(watch: Callable[[Callable[..., Any], Any, tuple[Any, ...]]
     before = _apply if outer is None else outer.__func__
 
     def applied(cls: Any, *args: Any) -> Any:
-        return watch(before, cls, args)
+        return before(cls, *args) if is_unseen() else watch(before, cls, args)
 
     # Below Function.apply, for people keep that method under a name of their own.
     _SingleLevelFunction.apply = classmethod(applied)  # type: ignore[attr-defined]

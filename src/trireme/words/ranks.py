@@ -48,4 +48,16 @@ TEXTS = {
         en="accumulate() is open already; one step has one denominator.",
         zh="accumulate() 已经打开；一步只有一个分母。",
     ),
+    "no_experts": Text(
+        en="ep = {ep} shares out experts, and {kind} has none that are recognised; leave ep at 1.",
+        zh="ep = {ep} 用于分配专家，但 {kind} 中没有可识别的专家；请将 ep 保持为 1。",
+    ),
+    "experts_whole": Text(
+        en="The experts of {path} stay whole on every rank: {reason}.",
+        zh="{path} 的专家在每个 rank 上保持完整：{reason}。",
+    ),
+    "experts_not_sharded": Text(
+        en="Each expert stands whole on {copies} ranks: zero cuts everything but experts.",
+        zh="每个专家在 {copies} 个 rank 上各有一份完整副本：zero 不切分专家。",
+    ),
 }

@@ -1,0 +1,49 @@
+"""The modes in which a forward and its loss run on a rank: context parallelism outside, tensor parallelism inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trireme.interpret import Binding, ContextBinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The interpreters of one rank; None where an axis has one rank."""
+
+    binding: Binding | None = None
+    context: ContextBinding | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Meet every call made inside. Entering again inside costs next to nothing."""
+        if self.context is None and self.binding is None:
+            yield
+        elif self.context is None:
+            assert self.binding is not None
+            with self.binding.active():
+                yield
+        elif self.binding is None:
+            with self.context.active():
+                yield
+        else:
+            with self.context.active(), self.binding.active():
+                yield
+
+    def batch(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Give the batch as a forward gets it: its sequences known, vectors along them cut."""
+        return batch if self.context is None else self.context.batch(batch)
+
+    def part(self, loss: Tensor) -> Tensor:
+        """Give what this rank differentiates of a loss that all ranks of a sequence know."""
+        return loss if self.context is None else self.context.part(loss)
+
+    def whole(self, outputs: Any) -> Any:
+        """Give outputs with nothing cut."""
+        tensor_whole = outputs if self.binding is None else self.binding.whole(outputs)
+        return tensor_whole if self.context is None else self.context.whole(tensor_whole)
