@@ -124,7 +124,6 @@ def watching(
 
     def applied(cls: Any, *args: Any) -> Any:
         assert apply is not None
-=======
         if is_unseen():
             return before(cls, *args)
         with DisableTorchFunction():
