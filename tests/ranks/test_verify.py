@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from trireme.errors import LayoutError, ModelError, RankFailed, VerifyError
 from trireme.mesh import preload_on_ranks
 from trireme.verify import Memory, Request, Source, verify
+from trireme.verify.run import FACTORY
 
 ZOO = Path(__file__).parents[2] / "recipes" / "zoo"
 MEMORY = Memory()
@@ -81,3 +82,27 @@ def test_what_cant_be_asked_is_refused_before_a_rank_starts():
         run("mixer", "dp=2,micro=4", seqs=4)
     with pytest.raises(ModelError):
         run("no_such_model", "dp=2")
+
+
+_INSIDE = [
+    ("dp-bucket", "gpt2_tied", "dp=2", None),
+    ("shard-step", "padded", "zero1,dp=2", None),
+    ("replicated-gradient", "padded", "tp=2", None),
+    ("qkv-rows", "gpt2_tied", "tp=2", None),
+    ("bias-per-rank", "gpt2_tied", "tp=2", "bias"),
+]
+"""Faults, where they bite, and what the worst name must tell."""
+
+
+@pytest.mark.parametrize(("fault", "model", "layout", "guilty"), _INSIDE, ids=[each[0] for each in _INSIDE])
+def test_a_fault_inside_a_layout_is_caught(fault, model, layout, guilty):
+    report = run(model, layout, factory=FACTORY, dtype="fp64", fault=fault)
+    assert not report.ok
+    if guilty:
+        assert guilty in report.comparison.worst_names()[0], list(report.lines())
+
+
+def test_a_fault_that_finds_nothing_to_break_in_the_model_says_so():
+    with pytest.raises(VerifyError) as refused:
+        run("llama_by_hand", "tp=2", factory=FACTORY, fault="bias-per-rank")
+    assert "bias-per-rank" in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from trireme.words import say
 
 
 @click.command("verify", cls=Verb, help=say("verify.help"))
-@click.option("--model", metavar="MODEL", required=True, help=say("verify.option_model"))
+@click.option("--model", metavar="MODEL", help=say("verify.option_model"))
 @click.option("--layout", metavar="TEXT", default="", help=say("verify.option_layout"))
 @click.option("--ranks", type=click.IntRange(min=1), default=1, show_default=True, help=say("verify.option_ranks"))
 @click.option(
@@ -31,7 +32,14 @@ from trireme.words import say
 @click.option(
     "--timeout", type=click.IntRange(min=1), default=300, show_default=True, help=say("verify.option_timeout")
 )
+@click.option("--zoo", metavar="FOLDER", help=say("verify.option_zoo"))
+@click.option("--table", metavar="FILE", help=say("verify.option_table"))
+@click.option("--reuse", is_flag=True, help=say("verify.option_reuse"))
 def command(**options: Any) -> int:
+    if options["zoo"]:
+        return _run_zoo(Path(options["zoo"]), table=options["table"], dtype=options["dtype"], reuse=options["reuse"])
+    if not options["model"]:
+        raise click.UsageError(say("verify.needs_model"))
     with whole_imports():
         from trireme.verify import Request, Source, verify
 
@@ -61,3 +69,29 @@ def _print(report: Any, *, as_json: bool) -> None:
         return
     for line in report.lines():
         print_line(line)
+
+
+def _run_zoo(folder: Path, *, table: str | None, dtype: str, reuse: bool) -> int:
+    """Run every model of a folder under every layout; the page is written anew after each."""
+    models = sorted(folder.glob("*.py"))
+    if not models:
+        raise click.UsageError(say("verify.empty_zoo", path=folder))
+    with whole_imports():
+        from trireme.verify import COLUMNS, run_cells, table_page
+
+    page = Path(table or folder / "equality.md")
+    with contextlib.redirect_stdout(sys.stderr):
+        cells = run_cells(
+            models, COLUMNS, known=page.with_suffix(".jsonl"), reuse=reuse, dtype=dtype, tell=lambda cell: _tell(cell)
+        )
+    page.write_text(table_page(cells, COLUMNS, dtype=dtype), encoding="utf-8")
+    return 1 if any(cell.verdict in ("different", "failed") for cell in cells) else 0
+
+
+def _tell(cell: Any) -> None:
+    click.echo(
+        say(
+            "verify.cell", model=cell.model, column=cell.column, verdict=cell.verdict, error=cell.error, text=cell.text
+        ),
+        err=True,
+    )

@@ -13,6 +13,7 @@ from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, TensorParallelGather
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
+from trireme.parallel.optimize import parallel_optimizer
 from trireme.parallel.optimizer import LossScale, ParallelOptimizer, StepOutcome, move_parameters
 from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
@@ -77,6 +78,7 @@ __all__ = [
     "judge_optimizer",
     "local_shard",
     "move_parameters",
+    "parallel_optimizer",
     "parallelize",
     "replicate",
     "shard",

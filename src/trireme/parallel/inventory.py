@@ -106,7 +106,11 @@ class Inventory:
 
     def grad_norm(self) -> Tensor:
         """Return the norm over all gradients of all ranks."""
-        return grad_norm(map(self._part_of, self.module.named_parameters()), device=self.axes.device)
+        return grad_norm(self.parts(), device=self.axes.device)
+
+    def parts(self) -> list[ParameterPart]:
+        """Describe each parameter of this rank once, as norm and optimizer need it."""
+        return [self._part_of(named) for named in self.module.named_parameters()]
 
     def _part_of(self, named: tuple[str, nn.Parameter]) -> ParameterPart:
         name, parameter = named

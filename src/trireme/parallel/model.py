@@ -17,6 +17,7 @@ from trireme.parallel.axes import Axes
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.inventory import Inventory
 from trireme.parallel.microbatch import split_rows
+from trireme.parallel.part import ParameterPart
 from trireme.parallel.piece import Piece, gather_whole
 from trireme.parallel.share import share_from_last
 from trireme.parallel.unit import move_tensors
@@ -196,6 +197,10 @@ class ParallelModel:
     def grad_norm(self) -> Tensor:
         """Return the norm over all gradients of all ranks, each element once."""
         return self._inventory.grad_norm()
+
+    def parts(self) -> list[ParameterPart]:
+        """Describe each parameter of this rank once: whose it is, and on how many ranks its elements stand."""
+        return self._inventory.parts()
 
     def sum_counts(self, count: int) -> int:
         """Return a count summed over data-parallel ranks."""

@@ -5,11 +5,16 @@ from trireme.verify.fault import FAULTS, Fault, find_fault
 from trireme.verify.report import Report
 from trireme.verify.run import Memory, Request, verify
 from trireme.verify.subject import DTYPES, Source, Subject
+from trireme.verify.table import table_page
 from trireme.verify.trace import StepTrace, Trace
+from trireme.verify.zoo import COLUMNS, Cell, Column, run_cell, run_cells
 
 __all__ = [
+    "COLUMNS",
     "DTYPES",
     "FAULTS",
+    "Cell",
+    "Column",
     "Comparison",
     "Fault",
     "Memory",
@@ -23,5 +28,8 @@ __all__ = [
     "Worst",
     "compare",
     "find_fault",
+    "run_cell",
+    "run_cells",
+    "table_page",
     "verify",
 ]

@@ -89,13 +89,16 @@ class Comparison:
         numbers = self.loss_error <= self.tolerance.loss_error and self.norm_error <= self.tolerance.grad_error
         return fine and numbers and not self.missing and not self.extra
 
-    def worst_names(self, *, limit: int = 5) -> list[str]:
-        """Give the names to look at: what is missing, then the worst errors of the first step that is wrong."""
-        names = [*self.missing, *self.extra]
+    def rows_to_look_at(self) -> list[Worst]:
+        """Give the errors of the first step that is wrong, the worst first; all errors where none is wrong."""
         bad = [each for each in self.tensors if each.error > each.limit]
         first_step = min((each.step for each in bad), default=1)
-        rows = [each for each in bad if each.step == first_step] if bad else list(self.tensors)
-        return list(dict.fromkeys([*names, *(each.name for each in rows)]))[:limit]
+        return [each for each in bad if each.step == first_step] if bad else list(self.tensors)
+
+    def worst_names(self, *, limit: int = 5) -> list[str]:
+        """Give the names to look at: what is missing, then what is furthest from one device."""
+        rows = (each.name for each in self.rows_to_look_at())
+        return list(dict.fromkeys([*self.missing, *self.extra, *rows]))[:limit]
 
 
 def compare(expected: Trace, found: Trace, *, tolerance: Tolerance, ties: Mapping[str, str]) -> Comparison:

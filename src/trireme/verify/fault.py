@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from trireme.errors import VerifyError
 from trireme.plan import Layout
-from trireme.verify import fault_outside
+from trireme.verify import fault_inside, fault_outside
 from trireme.verify.stand import Stand
 from trireme.words import say
 
@@ -69,6 +69,36 @@ _ALL = (
         example="zero1,dp=2",
         bites=lambda layout: layout.zero > 0 and layout.dp_shard > 1,
         injected=fault_outside.one_rank_never_steps,
+    ),
+    Fault(
+        name="dp-bucket",
+        example="dp=2",
+        bites=lambda layout: layout.dp_replicate > 1 and layout.zero == 0,
+        injected=fault_inside.first_bucket_not_summed,
+    ),
+    Fault(
+        name="clip-per-stage",
+        example="pp=2",
+        bites=lambda layout: layout.pp > 1,
+        injected=fault_inside.norm_of_this_rank,
+    ),
+    Fault(
+        name="replicated-gradient",
+        example="tp=2",
+        bites=lambda layout: layout.tp > 1,
+        injected=fault_inside.replicated_gradients_stay_partial,
+    ),
+    Fault(
+        name="qkv-rows",
+        example="tp=2",
+        bites=lambda layout: layout.tp > 1,
+        injected=fault_inside.fused_matrices_in_one_piece,
+    ),
+    Fault(
+        name="bias-per-rank",
+        example="tp=2",
+        bites=lambda layout: layout.tp > 1,
+        injected=fault_inside.bias_on_every_rank,
     ),
 )
 

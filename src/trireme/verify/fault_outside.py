@@ -24,7 +24,8 @@ def mean_of_means(stand: Stand) -> Iterator[None]:
 
     def own_mean(outputs: Any, batch: Mapping[str, Any]) -> tuple[Tensor, int]:
         loss_sum, count = loss_fn(outputs, batch)
-        return loss_sum / max(int(count), 1), 1
+        stand.has_bitten = True
+        return loss_sum / torch.as_tensor(count).clamp_min(1), 1
 
     _change(stand, loss_fn=own_mean, count_fn=lambda batch: 1)
     yield
@@ -62,6 +63,7 @@ def last_microbatch_only(stand: Stand) -> Iterator[None]:
 def same_rows(stand: Stand) -> Iterator[None]:
     """Every data-parallel rank reads the first one's rows."""
     whole = stand.global_batches
+    stand.has_bitten = True
     stand.batches = [part_of(batch, stand.layout, rank=0) for batch in whole]
     yield
 
@@ -72,6 +74,7 @@ def mask_on_first_stage(stand: Stand) -> Iterator[None]:
     call = stand.subject.objective.call
 
     def unmasked(module: nn.Module, batch: Mapping[str, Any]) -> Any:
+        stand.has_bitten |= any("mask" in key for key in batch)
         return call(module, {key: torch.ones_like(value) if "mask" in key else value for key, value in batch.items()})
 
     if stand.place.pp > 0:
@@ -83,6 +86,7 @@ def mask_on_first_stage(stand: Stand) -> Iterator[None]:
 def one_rank_never_steps(stand: Stand) -> Iterator[None]:
     """The last rank of the sharded axis keeps its old weights."""
     if stand.place.dp_shard == stand.layout.dp_shard - 1:
+        stand.has_bitten = True
         stand.recipe = _Frozen(**{name: getattr(stand.recipe, name) for name in ("optimizer", "clip_grad_norm")})
     yield
 
@@ -104,6 +108,7 @@ def _scale_gradients(stand: Stand, factor: Callable[[], float]) -> None:
     def scaled(outputs: Any, batch: Mapping[str, Any]) -> tuple[Tensor, Any]:
         loss_sum, count = loss_fn(outputs, batch)
         known = loss_sum.detach()
+        stand.has_bitten = True
         return known + (loss_sum - known) * factor(), count
 
     _change(stand, loss_fn=scaled)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from trireme.errors import VerifyError
+from trireme.parallel import ParallelModel, parallel_optimizer, parallelize
 from trireme.plan import Layout
+from trireme.train import Objective
 from trireme.verify.candidate import Candidate
 from trireme.verify.reference import Recipe
 from trireme.verify.subject import Subject
@@ -16,7 +20,77 @@ def build(subject: Subject, layout: Layout, *, example: Mapping[str, Any], recip
     """Spread the subject over the ranks.
 
     Raises:
-        VerifyError: Nothing here spreads a module yet.
+        LayoutError: The layout doesn't fit the module.
+        VerifyError: Its loss is of a kind that no layout can take apart.
     """
-    kind = type(subject.module).__name__
-    raise VerifyError("verify.unsupported", what=kind, layout=layout)
+    objective = subject.objective
+    if objective.loss_reduction is not None or objective.auxiliary is not None:
+        what = "loss_reduction" if objective.loss_reduction is not None else "auxiliary"
+        raise VerifyError("verify.unsupported", what=what, layout=layout)
+    notices: list[str] = []
+    names = frozenset(name for name, _ in subject.module.named_parameters(remove_duplicate=False))
+    model = parallelize(
+        subject.module.train(),
+        layout,
+        example=example,
+        call=objective.call,
+        loss_fn=objective.loss_fn,
+        notice=notices.append,
+    )
+    return LayoutCandidate(model, objective, recipe=recipe, notices=notices, names=names)
+
+
+class LayoutCandidate:
+    """A parallel model with its optimizer."""
+
+    def __init__(
+        self,
+        model: ParallelModel,
+        objective: Objective,
+        *,
+        recipe: Recipe,
+        notices: list[str],
+        names: frozenset[str],
+    ) -> None:
+        self._model = model
+        self._names = names
+        self._objective = objective
+        self._notices = notices
+        inner = recipe.build(model.parameters())
+        self._optimizer = parallel_optimizer(inner, model, clip_grad_norm=recipe.clip_grad_norm)
+
+    @property
+    def path(self) -> str:
+        """How the module was brought to run this way."""
+        return self._model.how.path
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was told on the way."""
+        return tuple(self._notices)
+
+    def train_step(self, batch: Mapping[str, Any]) -> float:
+        """Run forward and backward of this rank's part; return the global mean loss."""
+        return float(self._model.train_step(batch, self._objective.loss_fn, count_fn=self._objective.count))
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Give every gradient whole on rank 0."""
+        return self._model.full_gradients()
+
+    def grad_norm(self) -> float:
+        """Give the norm over all gradients of all ranks."""
+        return float(self._model.grad_norm())
+
+    def step(self) -> None:
+        """Clip, update, and drop the gradients."""
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Give every parameter whole on rank 0; saved buffers are not compared."""
+        whole = self._model.full_parameters()
+        return {name: tensor for name, tensor in whole.items() if name in self._names}
+
+    def local_parameters(self) -> Iterable[Tensor]:
+        """Give what this rank holds."""
+        return self._model.parameters()

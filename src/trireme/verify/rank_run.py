@@ -63,6 +63,7 @@ class RankResult:
     held_elements: int
     path: str
     notices: tuple[str, ...]
+    has_bitten: bool
 
 
 def run_rank(*, task: RankTask) -> RankResult:
@@ -86,7 +87,7 @@ def _run(task: RankTask, rank: int) -> RankResult:
     if rank == 0:
         torch.save(trace_state(trace), task.folder / "trace.pt")
     held = held_elements(candidate.local_parameters())
-    return RankResult(held_elements=held, path=candidate.path, notices=candidate.notices)
+    return RankResult(held_elements=held, path=candidate.path, notices=candidate.notices, has_bitten=stand.has_bitten)
 
 
 def _stand(task: RankTask, rank: int) -> Stand:

@@ -123,9 +123,10 @@ class Report:
 
 
 def _worst_rows(found: Comparison) -> list[Worst]:
+    """Give what the names were chosen by: of each, its error in the first step that is wrong."""
     by_name = {name: number for number, name in enumerate(found.worst_names(limit=_NUM_WORST))}
     rows: dict[str, Worst] = {}
-    for each in found.tensors:
+    for each in found.rows_to_look_at():
         if each.name in by_name:
             rows.setdefault(each.name, each)
     return sorted(rows.values(), key=lambda each: by_name[each.name])

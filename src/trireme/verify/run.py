@@ -77,6 +77,8 @@ def verify(request: Request, *, memory: Memory | None = None) -> Report:
     check_fault(request.fault, layout)
     expected = _expected(request.source, shapes, memory or Memory())
     found, results = _run_ranks(request, layout, shapes, expected.reference.recipe)
+    if request.fault and not any(each.has_bitten for each in results):
+        raise VerifyError("verify.fault_not_met", name=request.fault, model=request.source.model, layout=layout)
     comparison = compare(expected.reference.trace, found, tolerance=expected.tolerance, ties=expected.ties)
     return _report(request, parsed, shapes, expected, comparison, results, time.perf_counter() - started_s)
 

@@ -13,7 +13,10 @@ from trireme.verify.subject import Subject
 
 @dataclass(slots=True, kw_only=True)
 class Stand:
-    """The subject, this rank's parts of the batches, and how weights are updated."""
+    """The subject, this rank's parts of the batches, and how weights are updated.
+
+    ``has_bitten``: a fault met what it breaks, on this rank.
+    """
 
     subject: Subject
     global_batches: list[Mapping[str, Any]]
@@ -21,6 +24,7 @@ class Stand:
     recipe: Recipe
     layout: Layout
     rank: int
+    has_bitten: bool = False
 
     @property
     def place(self) -> Coordinate:

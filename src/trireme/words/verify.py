@@ -44,6 +44,29 @@ TEXTS: dict[str, Text] = {
     "option_seq_len": Text(en="Tokens a sequence; default: 16.", zh="每条序列的 token 数；默认 16。"),
     "option_seed": Text(en="Seed of weights and batches.", zh="权重与批数据的随机种子。"),
     "option_timeout": Text(en="Seconds after which ranks are ended.", zh="超过这么多秒就终止各 rank。"),
+    "option_zoo": Text(
+        en="Run every model of this folder under every layout of the table instead, in ranks of their own.",
+        zh="改为让该目录中的每个模型逐一跑遍表中的所有布局，每格用各自的 rank。",
+    ),
+    "option_table": Text(
+        en="The Markdown page of --zoo; its cells are kept beside it (.jsonl), so a run that was cut short goes on.",
+        zh="--zoo 生成的 Markdown 页面；各格结果存于同名 .jsonl，中断后可继续。",
+    ),
+    "option_reuse": Text(
+        en="With --zoo, take cells that other code made as well.", zh="与 --zoo 同用：也采用其他版本代码得出的结果。"
+    ),
+    "needs_model": Text(
+        en="--model or --zoo must say what to verify; see trireme verify --help.",
+        zh="请用 --model 或 --zoo 指明要验证什么；见 trireme verify --help。",
+    ),
+    "empty_zoo": Text(
+        en="--zoo {path}: no .py files there; the repository's are in recipes/zoo.",
+        zh="--zoo {path}：该目录没有 .py 文件；仓库自带的在 recipes/zoo。",
+    ),
+    "cell": Text(
+        en="{model:<18} {column:<24} {verdict:<9} {error:.1e} {text}",
+        zh="{model:<18} {column:<24} {verdict:<9} {error:.1e} {text}",
+    ),
     # the report
     "head": Text(
         en="{model}: {layout} on {ranks} ranks against one device, {dtype}, {steps} steps",
@@ -173,6 +196,29 @@ TEXTS: dict[str, Text] = {
     "fault_cant_bite": Text(
         en="{name} ({about}) changes nothing under {layout}; a layout with it: {example}.",
         zh="{name}（{about}）在布局 {layout} 下不起作用；可用的布局例如 {example}。",
+    ),
+    "fault_not_met": Text(
+        en="{name} found nothing to break in {model} under {layout}; take a model that has it.",
+        zh="{name} 在 {layout} 下的 {model} 中没有可破坏之处；请换一个有此结构的模型。",
+    ),
+    "fault_dp_bucket": Text(
+        en="the first bucket of gradients is not summed over data-parallel ranks",
+        zh="第一个梯度桶没有在数据并行 rank 间求和",
+    ),
+    "fault_clip_per_stage": Text(
+        en="each rank clips by the norm of the gradients it holds", zh="每个 rank 按自己持有的梯度范数裁剪"
+    ),
+    "fault_replicated_gradient": Text(
+        en="weights that all tensor-parallel ranks hold keep each rank's part of their gradient",
+        zh="各张量并行 rank 都持有的权重只得到本 rank 的那部分梯度",
+    ),
+    "fault_qkv_rows": Text(
+        en="a fused matrix is cut into neighbouring rows, not by part and head",
+        zh="融合矩阵按相邻行切开，而不是按各部分、各注意力头切",
+    ),
+    "fault_bias_per_rank": Text(
+        en="every tensor-parallel rank adds the bias before results are summed",
+        zh="每个张量并行 rank 都在求和之前加了一遍偏置",
     ),
     "fault_token_scale": Text(
         en="every rank and micro-batch divides its loss by its own token count",

@@ -1,0 +1,37 @@
+"""A covering part of docs/equality.md: every layout of the table, every kind of model, against one device in fp64."""
+
+from pathlib import Path
+
+import pytest
+
+from trireme.verify import COLUMNS, Memory, Request, Source, verify
+
+ZOO = Path(__file__).parents[2] / "recipes" / "zoo"
+_LIMIT_S = 120
+_MEMORY = Memory()
+_COLUMNS = {column.title: column for column in COLUMNS}
+
+CELLS = (
+    ("padded", "dp2"),
+    ("looped_experts", "zero1"),
+    ("recurrent", "zero2"),
+    ("shared_depth", "zero3"),
+    ("gpt2_tied", "hsdp"),
+    ("large_lm", "tp2"),
+    ("bert", "tp2"),
+    ("gpt2_tied", "tp4"),
+    ("llama_by_hand", "tp4"),
+    ("mixtral", "tp2"),
+    ("t5", "tp2"),
+    ("qwen3", "zero3 tp2"),
+)
+"""Each row of layouts once, each kind of model once, where the two are likeliest to fall out."""
+
+
+@pytest.mark.parametrize(("model", "column"), CELLS, ids=lambda value: value.replace(" ", "-"))
+def test_a_layout_equals_one_device(model, column):
+    layout = _COLUMNS[column]
+    source = Source(model=f"{ZOO / model}.py:build", dtype="fp64")
+    request = Request(source=source, layout=layout.layout, ranks=layout.ranks, timeout_s=_LIMIT_S)
+    report = verify(request, memory=_MEMORY)
+    assert report.ok, "\n".join(report.lines())
