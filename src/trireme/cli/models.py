@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
+from trireme.cli.column import align
 from trireme.cli.terminal import print_line
 from trireme.cli.verb import VerbGroup
 from trireme.graph import (
@@ -56,7 +55,7 @@ def list_lines(*, seq_len: int) -> list[str]:
     rows = [[say(f"model.column_{column}") for column in columns]]
     rows += [_row(name, shape, seq_len) for name, shape in PRESETS.items()]
     formula = flops_per_token(next(iter(PRESETS.values())), seq_len=seq_len).formula
-    return [*_align(rows), "", say("model.list_note", seq_len=seq_len, formula=formula)]
+    return [*align(rows), "", say("model.list_note", seq_len=seq_len, formula=formula)]
 
 
 def show_lines(name: str, *, seq_len: int) -> list[str]:
@@ -75,10 +74,10 @@ def show_lines(name: str, *, seq_len: int) -> list[str]:
     ]
     return [
         name,
-        *_align([[f"  {part}" for part in numbers[start : start + 4]] for start in range(0, len(numbers), 4)]),
+        *align([[f"  {part}" for part in numbers[start : start + 4]] for start in range(0, len(numbers), 4)]),
         "",
         f"{say('model.show_params')}: {counts.total:,} ({format_count(counts.total)})",
-        *_align(groups),
+        *align(groups),
         "",
         f"{say('model.show_flops', seq_len=seq_len)}: {format_flops(flops.value_flops)}",
         f"  {say('model.show_formula')}: {flops.formula}",
@@ -109,7 +108,7 @@ def graph_lines(name: str, *, seq_len: int) -> list[str]:
         f"{say('model.show_layers')}: {', '.join(runs)}",
         "",
         f"{say('model.show_params')}: {params.total:,} ({format_count(params.total)})",
-        *_align([[f"  {say(f'model.group_{group}')}", f"{count:,}"] for group, count in groups if count]),
+        *align([[f"  {say(f'model.group_{group}')}", f"{count:,}"] for group, count in groups if count]),
     ]
     if params.active != params.total:
         lines.append(f"  {say('model.show_active')}: {params.active:,} ({format_count(params.active)})")
@@ -136,18 +135,3 @@ def _row(name: str, shape: DecoderShape, seq_len: int) -> list[str]:
         str(shape.d_ffn),
         str(shape.vocab_size),
     ]
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Pad columns to the widest cell; a Chinese character takes two places."""
-    width = max(len(row) for row in rows)
-    widest = [max(_places(row[column]) for row in rows if column < len(row)) for column in range(width)]
-    return [
-        "  ".join(cell + " " * (widest[at] - _places(cell)) for at, cell in enumerate(row)).rstrip() for row in rows
-    ]
-
-
-def _places(text: str) -> int:
-    from unicodedata import east_asian_width
-
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

@@ -2,15 +2,19 @@
 
 from trireme.plan.activation import ActivationBytes, activation_bytes
 from trireme.plan.duration import ASSUMED_MFU, estimate_step_s
+from trireme.plan.fewest import Fewest, fewest_gpus
 from trireme.plan.framework import TRIREME, Framework
 from trireme.plan.framework_table import FRAMEWORKS, find_framework
+from trireme.plan.goodput import Goodput, estimate_goodput
 from trireme.plan.infeasible import fitting_changes, largest_term, require_fit, say_event
+from trireme.plan.knapsack import Choice, Group, Option, choose
 from trireme.plan.layout import Layout, format_layout, layout_mapping
-from trireme.plan.layout_parse import ParsedLayout, parse_layout
+from trireme.plan.layout_parse import ParsedLayout, Wish, parse_layout, parse_wish
 from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
 from trireme.plan.legality_cost import COST_RULES, LayoutCost, layout_costs
 from trireme.plan.legality_facts import facts_of_graph
 from trireme.plan.legality_nearest import nearest_legal, require_legal
+from trireme.plan.made_plan import layer_paths, make_plan
 from trireme.plan.memory import STATE_BYTES, MemoryEstimate, StateBytes, estimate_memory, estimate_state_memory
 from trireme.plan.peak import MemoryEvent, MemoryTimeline, RankMemory, estimate_peak
 from trireme.plan.placement import (
@@ -27,6 +31,7 @@ from trireme.plan.placement import (
 from trireme.plan.plan import LayerChoice, Plan, Prediction, check_plan_matches, fingerprint
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.plan_json import format_plan, parse_plan
+from trireme.plan.problem import Problem
 from trireme.plan.rank_param import RankParam, rank_params, section_share, stage_params, stage_sections
 from trireme.plan.saved import SavedBytes, section_saved
 from trireme.plan.schedule import (
@@ -41,6 +46,7 @@ from trireme.plan.schedule import (
     stages_of_rank,
 )
 from trireme.plan.schedule_check import InFlight, check_schedule, count_in_flight, in_flight_bound
+from trireme.plan.search import Counted, Found, Rejection, SearchResult, search
 from trireme.plan.share import BlockShare, share_block
 from trireme.plan.simulate import Event, RankTimeline, StageCost, Timeline, one_f_one_b_utilisation, simulate
 from trireme.plan.state import StateParts, state_bytes, state_parts
@@ -49,6 +55,7 @@ from trireme.plan.time_rates import Rates
 from trireme.plan.time_step import StepTime, estimate_step
 from trireme.plan.truth_check import RunCheck, check_runs, row_json
 from trireme.plan.truth_score import ErrorScore, Score, score_checks, score_json
+from trireme.plan.why import Why, why_not
 from trireme.plan.workload import (
     KERNEL_SETS,
     OPTIMIZERS,
@@ -76,10 +83,16 @@ __all__ = [
     "ActivationBytes",
     "Axis",
     "BlockShare",
+    "Choice",
     "Coordinate",
+    "Counted",
     "ErrorScore",
     "Event",
+    "Fewest",
+    "Found",
     "Framework",
+    "Goodput",
+    "Group",
     "InFlight",
     "KernelSet",
     "Kind",
@@ -92,26 +105,32 @@ __all__ = [
     "Message",
     "ModelFacts",
     "OptimizerName",
+    "Option",
     "ParsedLayout",
     "PipelineTime",
     "Plan",
     "PrecisionName",
     "Prediction",
+    "Problem",
     "RankMemory",
     "RankParam",
     "RankTimeline",
     "Rates",
+    "Rejection",
     "RunCheck",
     "SavedBytes",
     "Schedule",
     "ScheduleName",
     "Score",
+    "SearchResult",
     "StageCost",
     "StateBytes",
     "StateParts",
     "StepTime",
     "Timeline",
     "Violation",
+    "Why",
+    "Wish",
     "Workload",
     "activation_bytes",
     "balance_cuts",
@@ -120,8 +139,10 @@ __all__ = [
     "check_plan_matches",
     "check_runs",
     "check_schedule",
+    "choose",
     "coordinate",
     "count_in_flight",
+    "estimate_goodput",
     "estimate_memory",
     "estimate_peak",
     "estimate_state_memory",
@@ -131,6 +152,7 @@ __all__ = [
     "expert_copies",
     "expert_groups",
     "facts_of_graph",
+    "fewest_gpus",
     "find_framework",
     "fingerprint",
     "fitting_changes",
@@ -140,13 +162,16 @@ __all__ = [
     "head_ranks",
     "in_flight_bound",
     "largest_term",
+    "layer_paths",
     "layout_costs",
     "layout_mapping",
+    "make_plan",
     "messages",
     "nearest_legal",
     "one_f_one_b_utilisation",
     "parse_layout",
     "parse_plan",
+    "parse_wish",
     "pipeline_time",
     "rank_at",
     "rank_params",
@@ -157,6 +182,7 @@ __all__ = [
     "say_event",
     "score_checks",
     "score_json",
+    "search",
     "section_saved",
     "section_share",
     "share_block",
@@ -166,4 +192,5 @@ __all__ = [
     "stages_of_rank",
     "state_bytes",
     "state_parts",
+    "why_not",
 ]

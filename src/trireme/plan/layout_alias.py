@@ -15,7 +15,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "dp_degree": "dp_degree data_parallel_degree",
         "dp_replicate": "dp_replicate_size data_parallel_replicate_degree",
         "dp_shard": "dp_shard_size data_parallel_shard_degree fsdp_size",
-        "tp": "mp_degree tp_degree tp_size autotp_size tensor_parallel_degree tensor_parallel_size "
+        "tp": "mp mp_degree tp_degree tp_size autotp_size tensor_parallel_degree tensor_parallel_size "
         "tensor_model_parallel_size",
         "cp": "cp_degree cp_size context_parallel_size context_parallel_degree",
         "ep": "ep_degree ep_size expert_parallel_degree expert_parallel_size expert_model_parallel_size",

@@ -76,6 +76,31 @@ def parse_layout(source: str | Mapping[str, Any], *, ranks: int | None = None) -
     return ParsedLayout(layout=layout, notices=tuple(asked.notices))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Settings that a layout must have, by our keys (``dp`` is the product of both data-parallel degrees)."""
+
+    said: Mapping[str, Any]
+    notices: tuple[str, ...] = ()
+
+
+def parse_wish(source: str | Mapping[str, Any]) -> Wish:
+    """Read part of a layout: only what is said counts, all else is left open.
+
+    Raises:
+        LayoutError: An unknown key or value, or a contradiction.
+    """
+    asked = _Asked()
+    for word, value in _words_of_text(source) if isinstance(source, str) else _words_of_mapping(source):
+        _take(asked, word, value)
+    _merge_dp_words(asked)
+    said = {key: value for key, value in asked.said.items() if value != "fill"}
+    return Wish(
+        said=said | {key: value for key, value in asked.implied.items() if key not in said},
+        notices=tuple(asked.notices),
+    )
+
+
 def _words_of_text(text: str) -> Iterator[tuple[str, Any]]:
     joined = re.sub(r"\s*=\s*", "=", text.strip())
     for word in filter(None, re.split(r"[\s,+;，、]+", joined)):

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trireme.plan.layout import Layout
 from trireme.plan.rank_param import stages_of_pipeline_rank
-from trireme.plan.schedule import Action, Schedule, ScheduleName, build_schedule
+from trireme.plan.schedule import Action, Schedule, ScheduleName, build_schedule, microbatch_groups
 from trireme.plan.stage_memory import StageMemory, stage_memory
 from trireme.plan.state import compute_bytes
 from trireme.plan.workload import Workload
+
+if TYPE_CHECKING:
+    from trireme.plan.candidate import Shape
 
 Moment = Literal["forward", "loss", "backward", "update"]
 
@@ -38,8 +42,7 @@ Source: benchmarks/planner.md.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryEvent:
+class MemoryEvent(NamedTuple):
     """A moment of the step and what is allocated then; stage and micro-batch are None at the update."""
 
     moment: Moment
@@ -111,123 +114,150 @@ class MemoryTimeline:
         return self.device_bytes <= self.capacity_bytes
 
 
-def estimate_peak(workload: Workload) -> MemoryTimeline:
-    """Estimate memory, rank by rank of the pipeline, along the schedule's own action list."""
+def estimate_peak(workload: Workload, *, with_events: bool = True) -> MemoryTimeline:
+    """Estimate memory, rank by rank of the pipeline, along the schedule's own action list.
+
+    Without ``with_events`` each rank's events are its peak alone, and a long schedule is walked until it repeats.
+    """
     layout = workload.layout
-    schedule = _schedule(layout.schedule, layout.pp, layout.num_microbatches, layout.vp)
+    count = layout.num_microbatches if with_events else peak_microbatches(layout)
+    schedule = _schedule(layout.schedule, layout.pp, count, layout.vp)
     stages = {stage: stage_memory(workload, stage) for stage in range(layout.num_stages)}
-    ranks = tuple(_rank_memory(workload, schedule, rank, stages) for rank in range(layout.pp))
+    ranks = tuple(_rank_memory(workload, schedule, rank, stages, with_events=with_events) for rank in range(layout.pp))
     return MemoryTimeline(ranks=ranks, capacity_bytes=workload.cluster.accelerator.memory_bytes)
 
 
-@lru_cache(maxsize=32)
+def peak_microbatches(layout: Layout | Shape) -> int:
+    """Micro-batches after which no rank ever holds more than before."""
+    count, pp = layout.num_microbatches, layout.pp
+    if layout.schedule == "gpipe":
+        return count
+    group = len(microbatch_groups(count, pp=pp)[0]) if layout.schedule == "interleaved" else pp
+    return min(count, {"zbv": 4}.get(layout.schedule, 2) * group + (0 if layout.schedule == "interleaved" else 1))
+
+
+@lru_cache(maxsize=128)
 def _schedule(name: ScheduleName, pp: int, num_microbatches: int, vp: int) -> Schedule:
     return build_schedule(name, pp=pp, num_microbatches=num_microbatches, vp=vp)
 
 
-def _rank_memory(workload: Workload, schedule: Schedule, rank: int, stages: Mapping[int, StageMemory]) -> RankMemory:
+def _rank_memory(
+    workload: Workload, schedule: Schedule, rank: int, stages: Mapping[int, StageMemory], *, with_events: bool
+) -> RankMemory:
     held = stages_of_pipeline_rank(workload, rank)
     walk = _Walk(workload, {stage: stages[stage] for stage in held})
     moments = [*walk.play(schedule.ranks[rank]), walk.update()]
-    event, parts = max(moments, key=lambda moment: moment[0].allocated_bytes)
-    coming_and_going = event.allocated_bytes - walk.fixed_bytes
+    peak = max(moments, key=lambda moment: moment.coming)
+    event = walk.event(peak)
     return RankMemory(
         pp_rank=rank,
         stages=held,
-        parts=parts,
+        parts=walk.parts(peak),
         peak=event,
-        events=tuple(moment[0] for moment in moments),
-        reserved_bytes=round(FRAGMENTATION_RATIO * coming_and_going),
-        context_bytes=context_bytes(workload),
+        events=tuple(walk.event(moment) for moment in moments) if with_events else (event,),
+        reserved_bytes=round(FRAGMENTATION_RATIO * peak.coming),
+        context_bytes=context_bytes(workload.layout),
         host_bytes=walk.host_bytes,
     )
 
 
-def context_bytes(workload: Workload) -> int:
+def context_bytes(layout: Layout | Shape) -> int:
     """What a device holds outside of the allocator."""
-    layout = workload.layout
-    if workload.layout.world_size == 1:
+    if layout.dp * layout.cp * layout.tp * layout.pp == 1:
         return CONTEXT_BYTES
     groups = sum(degree > 1 for degree in (layout.pp, layout.dp * layout.cp, layout.tp, layout.cp, layout.ep))
     return CONTEXT_BYTES + COMMUNICATOR_BYTES * (1 + groups)
 
 
+class _Moment(NamedTuple):
+    """Bytes that come and go, at one moment."""
+
+    moment: Moment
+    action: Action | None
+    gradients: int
+    activations: int
+    logits: int
+    shared: int
+    work: int
+
+    @property
+    def coming(self) -> int:
+        return self.gradients + self.activations + self.logits + self.shared + self.work
+
+
 class _Walk:
-    """A rank along its actions."""
+    """A rank along its actions; sums are carried along, for there may be a hundred thousand."""
 
     def __init__(self, workload: Workload, stages: Mapping[int, StageMemory]) -> None:
-        self.workload, self.stages = workload, stages
+        self.stages = stages
         self.keeps_gradients = workload.framework.keeps_gradients or workload.layout.zero >= 2
-        self.in_flight = dict.fromkeys(stages, 0)
-        self.losses = dict.fromkeys(stages, 0)
-        self.with_gradients: set[int] = set()
-        self.host_bytes = 0
         shared: dict[str, int] = {}
         for stage in stages.values():
             shared |= stage.shared
-        self.shared_bytes = sum(shared.values())
+        self.shared = sum(shared.values())
+        self.all_gradients = sum(stage.state.gradients for stage in stages.values())
+        self.gradients = self.all_gradients if self.keeps_gradients else 0
+        self.activations = self.logits = self.host_bytes = self.offloaded = 0
         self.fixed = {
             "parameters": sum(stage.state.parameters for stage in stages.values()),
             "optimizer": sum(stage.state.optimizer for stage in stages.values()),
             "weight_casts": sum(stage.state.casts for stage in stages.values()),
             "buffers": WORKSPACE_BYTES + _transfer_bytes(workload),
         }
-        self.all_gradients = sum(stage.state.gradients for stage in stages.values())
         self.fixed_bytes = sum(self.fixed.values())
 
-    def play(self, actions: tuple[Action, ...]) -> Iterator[tuple[MemoryEvent, dict[str, int]]]:
-        """Yield every moment at which memory may peak, with the parts."""
-        split = {(action.stage, action.microbatch) for action in actions if action.kind == "W"}
+    def play(self, actions: tuple[Action, ...]) -> Iterator[_Moment]:
+        """Yield every moment at which memory may peak."""
+        is_split = any(action.kind == "W" for action in actions)
+        fresh = set() if self.keeps_gradients else set(self.stages)  # no gradient of theirs is there yet
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":
-                self.in_flight[action.stage] += 1
-                self.losses[action.stage] += 1
-                self.host_bytes = max(self.host_bytes, self._offloaded())
-                yield self._moment("forward", action, work=stage.forward_work + stage.gathered)
+                self._keep(stage, 1)
+                self.logits += stage.loss
+                yield self._moment("forward", action, stage.forward_work + stage.gathered)
                 continue
-            work = stage.backward_work + stage.gathered + stage.gradient_window
-            if action.kind in ("B", "I"):
+            if action.kind != "W":
                 if stage.loss:
-                    yield self._moment("loss", action, work=stage.loss_work + stage.gathered)
-                self.losses[action.stage] -= 1  # logits are gone before the layers' turn comes
-                yield self._moment("backward", action, work=work)
-            if action.kind == "W" or (action.stage, action.microbatch) not in split:
-                self.in_flight[action.stage] -= 1
-                self.with_gradients.add(action.stage)
-                yield self._moment("backward", action, work=stage.gradient_window)
+                    yield self._moment("loss", action, stage.loss_work + stage.gathered)
+                self.logits -= stage.loss  # gone before the layers' turn comes
+                yield self._moment("backward", action, stage.backward_work + stage.gathered + stage.gradient_window)
+            if action.kind == "W" or not is_split:
+                self._keep(stage, -1)
+                if action.stage in fresh:
+                    fresh.discard(action.stage)
+                    self.gradients += stage.state.gradients
+                yield self._moment("backward", action, stage.gradient_window)
 
-    def update(self) -> tuple[MemoryEvent, dict[str, int]]:
+    def update(self) -> _Moment:
         """Everything that was kept for backward is gone, all gradients are there."""
-        self.with_gradients = set(self.stages)
-        parts = self._parts(work=0) | {"shared": 0}  # tables live as long as a graph does
-        event = MemoryEvent(moment="update", stage=None, microbatch=None, allocated_bytes=sum(parts.values()))
-        return event, parts
+        return _Moment("update", None, self.all_gradients, 0, 0, 0, 0)
 
-    def _moment(self, moment: Moment, action: Action, *, work: int) -> tuple[MemoryEvent, dict[str, int]]:
-        parts = self._parts(work=work)
-        event = MemoryEvent(
-            moment=moment, stage=action.stage, microbatch=action.microbatch, allocated_bytes=sum(parts.values())
-        )
-        return event, parts
+    def event(self, moment: _Moment) -> MemoryEvent:
+        action = moment.action
+        size = self.fixed_bytes + moment.coming
+        if action is None:
+            return MemoryEvent(moment.moment, None, None, size)
+        return MemoryEvent(moment.moment, action.stage, action.microbatch, size)
 
-    def _parts(self, *, work: int) -> dict[str, int]:
-        gradients = (
-            self.all_gradients
-            if self.keeps_gradients
-            else sum(self.stages[stage].state.gradients for stage in self.with_gradients)
-        )
+    def parts(self, moment: _Moment) -> dict[str, int]:
+        """Bytes by part; names as in the catalogue's ``plan.part_...``."""
         return {
             **self.fixed,
-            "gradients": gradients,
-            "activations": sum(count * self.stages[stage].activations for stage, count in self.in_flight.items()),
-            "logits": sum(count * self.stages[stage].loss for stage, count in self.losses.items()),
-            "shared": self.shared_bytes,
-            "work": work,
+            "gradients": moment.gradients,
+            "activations": moment.activations,
+            "logits": moment.logits,
+            "shared": moment.shared,
+            "work": moment.work,
         }
 
-    def _offloaded(self) -> int:
-        return sum(count * self.stages[stage].offloaded for stage, count in self.in_flight.items())
+    def _moment(self, moment: Moment, action: Action, work: int) -> _Moment:
+        return _Moment(moment, action, self.gradients, self.activations, self.logits, self.shared, work)
+
+    def _keep(self, stage: StageMemory, count: int) -> None:
+        self.activations += count * stage.activations
+        self.offloaded += count * stage.offloaded
+        self.host_bytes = max(self.host_bytes, self.offloaded)
 
 
 def _transfer_bytes(workload: Workload) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from trireme.plan.placement import coordinate
 from trireme.plan.share import BlockShare, share_block
@@ -14,6 +14,24 @@ from trireme.plan.workload import Workload
 
 if TYPE_CHECKING:
     from trireme.graph import Block, ModelGraph, Op, Section
+
+
+_Value = TypeVar("_Value")
+
+
+class Once(Generic[_Value]):
+    """A key by identity: equal layers are one object, and hashing all of their operations would cost more."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: _Value) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Once) and other.value is self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +84,25 @@ def stages_of_pipeline_rank(workload: Workload, pp_rank: int) -> tuple[int, ...]
 
 def stage_params(workload: Workload, stage: int, *, tp_rank: int = 0) -> Iterator[RankParam]:
     """Yield the parameters of one stage, a tied one under the owner's name."""
-    model = workload.model
-    owners = {tie.alias: tie.owner for tie in model.ties}
-    tied = set(owners.values())
     seen: set[str] = set()
     for section in stage_sections(workload, stage):
-        share = section_share(workload, section)
-        for param in section.block.params():
-            name = f"{section.path}.{param.name}" if section.path else param.name
-            name = owners.get(name, name)
-            if name in seen:
-                continue
-            seen.add(name)
-            shape = share.local_shape(param.name, param.shape, rank=tp_rank)
-            group = "embedding" if name in tied else section.group
-            yield _rank_param(name, shape, param.op, workload, group=group, layer=section.path)
+        for param in section_params(workload, section, tp_rank=tp_rank):
+            if param.name not in seen:
+                seen.add(param.name)
+                yield param
+
+
+def section_params(workload: Workload, section: Section, *, tp_rank: int = 0) -> Iterator[RankParam]:
+    """Yield the parameters of one section as a rank holds them."""
+    owners = {tie.alias: tie.owner for tie in workload.model.ties}
+    tied = set(owners.values())
+    share = section_share(workload, section)
+    for param in section.block.params():
+        name = f"{section.path}.{param.name}" if section.path else param.name
+        name = owners.get(name, name)
+        shape = share.local_shape(param.name, param.shape, rank=tp_rank)
+        group = "embedding" if name in tied else section.group
+        yield _rank_param(name, shape, param.op, workload, group=group, layer=section.path)
 
 
 def _rank_param(name: str, shape: tuple[int, ...], op: Op, workload: Workload, *, group: str, layer: str) -> RankParam:
@@ -96,19 +118,42 @@ def _rank_param(name: str, shape: tuple[int, ...], op: Op, workload: Workload, *
 
 def stage_sections(workload: Workload, stage: int) -> Iterator[Section]:
     """Yield the blocks of a stage; what stands between two layers belongs to the stage of the earlier one."""
-    layers = workload.stage_layers(stage)
-    is_first = stage == 0
-    layer = -1
-    for section in workload.model.sections():
+    ordered = _ordered(Once(workload.model))
+    if stage == 0:
+        yield from ordered.first
+    for layer in workload.stage_layers(stage):
+        yield from ordered.layers[layer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ordered:
+    """Sections before the first layer, and each layer with what stands between it and the next."""
+
+    first: tuple[Section, ...]
+    layers: tuple[tuple[Section, ...], ...]
+
+
+@lru_cache(maxsize=64)
+def _ordered(once: Once[ModelGraph]) -> _Ordered:
+    first: list[Section] = []
+    layers: list[list[Section]] = []
+    for section in once.value.sections():
         if section.group == "layers":
-            layer += 1
-        if layer in layers or (layer < 0 and is_first):
-            yield section
+            layers.append([])
+        (layers[-1] if layers else first).append(section)
+    return _Ordered(first=tuple(first), layers=tuple(map(tuple, layers)))
 
 
-def head_section(model: ModelGraph, section: Section) -> Section:
+def head_section(model: ModelGraph) -> Section:
     """Give the head with the loss behind it, which takes its logits cut."""
-    return replace(section, block=_head_and_loss(Once(model.head), Once(model.loss)))
+    return _head_section(Once(model))
+
+
+@lru_cache(maxsize=64)
+def _head_section(once: Once[ModelGraph]) -> Section:
+    model = once.value
+    *_, last = model.sections()
+    return replace(last, block=replace(model.head, ops=(*model.head.ops, *model.loss.ops)))
 
 
 def section_share(workload: Workload, section: Section) -> BlockShare:
@@ -140,26 +185,6 @@ def share_of(block: Block, *, tp: int, vocab_size: int, cuts_experts: bool, ends
     return _share(Once(block), tp=tp, vocab_size=vocab_size, cuts_experts=cuts_experts, ends_cut=ends_cut)
 
 
-class Once:
-    """A block as a key by identity: equal layers are one object, and hashing their operations would cost more."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def __hash__(self) -> int:
-        return id(self.block)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Once) and other.block is self.block
-
-
 @lru_cache(maxsize=4096)
-def _share(once: Once, *, tp: int, vocab_size: int, cuts_experts: bool, ends_cut: bool) -> BlockShare:
-    return share_block(once.block, tp=tp, vocab_size=vocab_size, cuts_experts=cuts_experts, ends_cut=ends_cut)
-
-
-@lru_cache(maxsize=256)
-def _head_and_loss(head: Once, loss: Once) -> Block:
-    return replace(head.block, ops=(*head.block.ops, *loss.block.ops))
+def _share(once: Once[Block], *, tp: int, vocab_size: int, cuts_experts: bool, ends_cut: bool) -> BlockShare:
+    return share_block(once.value, tp=tp, vocab_size=vocab_size, cuts_experts=cuts_experts, ends_cut=ends_cut)

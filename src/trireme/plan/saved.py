@@ -16,7 +16,7 @@ from trireme.plan.state import compute_bytes
 from trireme.plan.workload import KernelSet, PrecisionName, Workload
 
 if TYPE_CHECKING:
-    from trireme.graph import Kernels, Load, Op, Saved, Section, Tensor
+    from trireme.graph import Block, Kernels, Load, Op, Saved, Section, Tensor
     from trireme.plan.framework import Repeats
 
 _WHOLE = Fraction(1)
@@ -103,7 +103,9 @@ def section_saved(workload: Workload, section: Section, recompute: LayerRecomput
 
 
 @lru_cache(maxsize=65536)
-def _saved(once: Once, is_head: bool, width: int, conditions: Conditions, recompute: LayerRecompute) -> SavedBytes:
+def _saved(
+    once: Once[Block], is_head: bool, width: int, conditions: Conditions, recompute: LayerRecompute
+) -> SavedBytes:
     from trireme.graph import Tensor
 
     count = _Count(once, conditions, ends_cut=is_head)
@@ -123,10 +125,10 @@ def _saved(once: Once, is_head: bool, width: int, conditions: Conditions, recomp
 class _Count:
     """A block under conditions."""
 
-    def __init__(self, once: Once, conditions: Conditions, *, ends_cut: bool) -> None:
-        self.ops, self.on = once.block.ops, conditions
+    def __init__(self, once: Once[Block], conditions: Conditions, *, ends_cut: bool) -> None:
+        self.ops, self.on = once.value.ops, conditions
         self.share = share_of(
-            once.block,
+            once.value,
             tp=conditions.tp,
             vocab_size=conditions.vocab_size,
             cuts_experts=conditions.cuts_experts,

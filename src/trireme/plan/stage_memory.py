@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from trireme.plan.plan import LayerRecompute
-from trireme.plan.rank_param import RankParam, head_section, stage_params, stage_sections
+from trireme.plan.rank_param import Once, expert_ranks, head_section, section_params, stage_sections
 from trireme.plan.saved import SavedBytes, kernels_of, section_saved
-from trireme.plan.state import StateParts, compute_bytes, state_bytes, state_parts
+from trireme.plan.state import NO_STATE, StateParts, compute_bytes, state_bytes, state_parts
 from trireme.plan.workload import Workload
 
 if TYPE_CHECKING:
-    from trireme.graph import Section
+    from trireme.graph import Block, ModelGraph, Section
+    from trireme.plan.framework import Framework
 
 BUCKET_BYTES = 25 * 2**20
 """A bucket of gradients on its way (torch's DistributedDataParallel has the same); two are alive at once."""
@@ -57,24 +59,90 @@ class StageMemory:
 
 def stage_memory(workload: Workload, stage: int) -> StageMemory:
     """Add up a stage."""
-    params = tuple(stage_params(workload, stage))
     kept = _Kept()
+    held = _Held()
     for section, recompute, offload, times in _weighted(workload, stage):
-        kept.add(section_saved(workload, section, recompute), times=times, offload=offload)
+        if section.group != "head":
+            kept.add(section_saved(workload, section, recompute), times=times, offload=offload)
+        held.add(_section_held(workload, section), times=times, is_layer=section.group == "layers")
     loss = _head_saved(workload) if stage == workload.layout.num_stages - 1 else None
     for name, size in loss.shared if loss else ():
         kept.shared[name] = size
     return StageMemory(
-        state=state_parts(workload, params),
+        state=held.state,
         activations=kept.activations + kept.window,
         loss=loss.kept if loss else 0,
         shared=kept.shared,
         forward_work=kept.largest,
         backward_work=kept.recomputed + 2 * kept.largest,
         loss_work=_loss_work(workload) if loss else 0,
-        gathered=_gathered_bytes(workload, params),
-        gradient_window=_gradient_window_bytes(workload, params),
+        gathered=_gathered_bytes(workload, held),
+        gradient_window=_gradient_window_bytes(workload, held),
         offloaded=kept.offloaded,
+    )
+
+
+class SectionHeld(NamedTuple):
+    """Parameters of a section on a rank: how many, how spread, their state."""
+
+    names: frozenset[str]
+    numel: int
+    shards: int
+    state: StateParts
+
+
+class _Held:
+    """Running sums over the sections of a stage; a tied parameter counts once."""
+
+    def __init__(self) -> None:
+        self.state, self.outside, self.shards = NO_STATE, 0, 1
+        self.blocks: list[int] = []
+        self._seen: set[str] = set()
+
+    def add(self, held: SectionHeld, *, times: int, is_layer: bool) -> None:
+        if not is_layer and held.names <= self._seen:
+            return
+        self._seen |= held.names
+        self.state = self.state.plus(held.state, times=times)
+        self.shards = max(self.shards, held.shards)
+        if is_layer:
+            self.blocks += [held.numel] * min(times, _GATHERED_BLOCKS)
+        else:
+            self.outside += held.numel
+
+
+def _section_held(workload: Workload, section: Section) -> SectionHeld:
+    layout = workload.layout
+    spread = layout.dp_shard * layout.cp, expert_ranks(workload)
+    key = layout.tp, layout.ep, layout.zero, *spread, workload.precision, workload.optimizer, workload.adapters_only
+    return _held(
+        Once(section.block), section.group, key, workload.framework, Once(workload.model), _Ask(workload, section)
+    )
+
+
+class _Ask:
+    """What answers a question that the cache has not heard; equal to any other, so it is no part of the key."""
+
+    def __init__(self, workload: Workload, section: Section) -> None:
+        self.workload, self.section = workload, section
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ask)
+
+
+@lru_cache(maxsize=65536)
+def _held(
+    block: Once[Block], group: str, key: tuple[object, ...], framework: Framework, model: Once[ModelGraph], ask: _Ask
+) -> SectionHeld:
+    params = tuple(section_params(ask.workload, ask.section))
+    return SectionHeld(
+        names=frozenset(param.name for param in params),
+        numel=sum(param.numel for param in params),
+        shards=max((param.shards for param in params), default=1),
+        state=state_parts(ask.workload, params),
     )
 
 
@@ -104,8 +172,6 @@ def _weighted(workload: Workload, stage: int) -> Iterator[tuple[Section, LayerRe
     for section in stage_sections(workload, stage):
         is_layer = section.group == "layers"
         layer += is_layer
-        if section.group == "head":
-            continue
         recompute = workload.recompute_of(layer) if is_layer else "none"
         key = id(section.block), recompute, is_layer and workload.offload_of(layer)
         counts[key] += 1
@@ -116,8 +182,7 @@ def _weighted(workload: Workload, stage: int) -> Iterator[tuple[Section, LayerRe
 
 def _head_saved(workload: Workload) -> SavedBytes:
     """What head and loss keep; in fp32 where the framework's loss does so."""
-    *_, last = workload.model.sections()
-    saved = section_saved(workload, head_section(workload.model, last))
+    saved = section_saved(workload, head_section(workload.model))
     if workload.framework.float32_loss and kernels_of(workload).fused and workload.precision != "fp32":
         return SavedBytes(kept=saved.kept + saved.largest, all=saved.all, largest=saved.largest, shared=saved.shared)
     return saved
@@ -128,39 +193,26 @@ def _loss_work(workload: Workload) -> int:
 
     Source: torch's cross_entropy on ``logits.float()`` as transformers calls it; a fused loss leaves one gradient.
     """
-    *_, last = workload.model.sections()
-    logits = section_saved(workload, head_section(workload.model, last)).largest
+    logits = section_saved(workload, head_section(workload.model)).largest
     if kernels_of(workload).fused:
         return logits
     numbers = logits // 4  # what is kept of them is in fp32
     return numbers * (4 + 2 * compute_bytes(workload.precision))
 
 
-def _gathered_bytes(workload: Workload, params: tuple[RankParam, ...]) -> int:
+def _gathered_bytes(workload: Workload, held: _Held) -> int:
     """Whole weights under ZeRO-3: two blocks, and what is in no block from forward to backward."""
-    if workload.layout.zero < 3 or max((param.shards for param in params), default=1) == 1:
+    if workload.layout.zero < 3 or held.shards == 1:
         return 0
-    blocks = _block_numels(params)
-    outside = sum(param.numel for param in params if param.group != "layers")
-    largest = sorted(blocks.values(), reverse=True)[:_GATHERED_BLOCKS]
-    return (sum(largest) + outside) * compute_bytes(workload.precision)
+    largest = sorted(held.blocks, reverse=True)[:_GATHERED_BLOCKS]
+    return (sum(largest) + held.outside) * compute_bytes(workload.precision)
 
 
-def _gradient_window_bytes(workload: Workload, params: tuple[RankParam, ...]) -> int:
+def _gradient_window_bytes(workload: Workload, held: _Held) -> int:
     """Whole gradients of the block that works under ZeRO-2 and 3, else buckets on their way."""
     layout = workload.layout
     if layout.dp * layout.cp == 1:
         return 0
     if layout.zero < 2:
         return 0 if workload.framework.keeps_gradients else 2 * BUCKET_BYTES
-    largest = max(_block_numels(params).values(), default=0)
-    return largest * state_bytes(workload).gradient
-
-
-def _block_numels(params: tuple[RankParam, ...]) -> Counter[str]:
-    """Parameters of each layer on this rank."""
-    numels: Counter[str] = Counter()
-    for param in params:
-        if param.group == "layers":
-            numels[param.layer] += param.numel
-    return numels
+    return max(held.blocks, default=0) * state_bytes(workload).gradient

@@ -71,6 +71,19 @@ class StateParts:
         """All of it."""
         return self.parameters + self.casts + self.gradients + self.optimizer
 
+    def plus(self, other: StateParts, *, times: int = 1) -> StateParts:
+        """Add the state of other parameters, several times."""
+        return StateParts(
+            parameters=self.parameters + times * other.parameters,
+            casts=self.casts + times * other.casts,
+            gradients=self.gradients + times * other.gradients,
+            optimizer=self.optimizer + times * other.optimizer,
+        )
+
+
+NO_STATE = StateParts(parameters=0, casts=0, gradients=0, optimizer=0)
+"""Of no parameters."""
+
 
 def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
     """Bytes of the state of these parameters under the layout's ZeRO stage.

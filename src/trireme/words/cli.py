@@ -39,13 +39,13 @@ TEXTS: dict[str, Text] = {
         en="Show, check and describe settings.",
         zh="显示、检查和说明配置。",
     ),
-    "verb_plan": Text(
-        en="Plan a layout: does it fit, how fast; and how right that has been.",
-        zh="规划并行方式：放不放得下、有多快，以及预测有多准。",
-    ),
     "verb_models": Text(en="List the reference models by size.", zh="按规模列出参考模型。"),
     "verb_verify": Text(
         en="Show that a layout trains a model as one device does.", zh="证明某种并行布局训练出的模型与单设备一致。"
+    ),
+    "verb_plan": Text(
+        en="Find the layout: does it fit, how fast, why not another; `plan check` holds that against real runs.",
+        zh="寻找布局：放得下吗、多快、为何不选别的；`plan check` 用真实运行检验预测。",
     ),
     "verb_env": Text(
         en="Say what this machine and installation have; attach it to a report.",
