@@ -1,7 +1,8 @@
 """Trireme trains large models: plain PyTorch in, any parallel layout out.
 
 ``run`` trains from settings, ``load`` gives a trained model back, ``Stepper`` makes the steps of a loop of
-your own; ``save_folder`` writes a Hugging Face folder. They load on first use: importing this is free.
+your own, ``parallelize`` spreads a module over ranks (``trireme.fleet`` in Fleet's words); ``save_folder`` writes a
+Hugging Face folder. They load on first use: importing this is free.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trireme.job import load, run
     from trireme.models import save_folder
+    from trireme.parallel import parallelize
     from trireme.train import Callback, Stepper
 
 __version__ = "0.1.0"
@@ -20,11 +22,12 @@ _HOMES = {
     "Callback": "trireme.train",
     "Stepper": "trireme.train",
     "load": "trireme.job",
+    "parallelize": "trireme.parallel",
     "run": "trireme.job",
     "save_folder": "trireme.models",
 }
 
-__all__ = ["Callback", "Stepper", "__version__", "load", "run", "save_folder"]
+__all__ = ["Callback", "Stepper", "__version__", "load", "parallelize", "run", "save_folder"]
 
 
 def __getattr__(name: str) -> object:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from trireme.interpret import ParameterSplit
 from trireme.parallel.axes import Axes
 from trireme.parallel.expert import OwnedRows
+from trireme.parallel.gather import TensorParallelGather
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, Range, narrow_ranges, whole_piece
@@ -30,6 +31,7 @@ class Holding:
     ranges: tuple[tuple[Range, ...], ...]
     holders: int
     kept: Kept | None = None
+    split: ParameterSplit | None = None
 
 
 def holding_of(
@@ -45,7 +47,9 @@ def holding_of(
     ranges[split.dim] = tuple(split.split.ranges(rank))
     stretches = tuple(split.split.kept_ranges(rank))
     kept = Kept(dim=split.dim, ranges=stretches, copies=holders * layout.tp) if stretches else None
-    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept)
+    return Holding(
+        name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept, split=split
+    )
 
 
 def expert_holding(name: str, *, rows: OwnedRows | None, shape: tuple[int, ...], axes: Axes) -> Holding:
@@ -119,7 +123,8 @@ class Inventory:
         if kept is not None:
             kept = replace(kept, copies=count_copies(parameter, holders=kept.copies))
         copies = count_copies(parameter, holders=holding.holders)
-        return ParameterPart(name=name, parameter=parameter, copies=copies, kept=kept)
+        gather = None if holding.split is None else TensorParallelGather(holding.split, group=self.axes["tp"].group)
+        return ParameterPart(name=name, parameter=parameter, copies=copies, kept=kept, tensor_parallel=gather)
 
     def local_param_ratio(self) -> float:
         """Return the parameters this rank holds over all of the module's."""

@@ -100,7 +100,9 @@ class ParallelModel:
         with torch.no_grad():
             self._runner.evaluate(count, prepare=prepare, score=score)
 
-    def train_step(self, batch: Mapping[str, Any], loss_fn: LossFn, *, count_fn: CountFn | None = None) -> Tensor:
+    def train_step(
+        self, batch: Mapping[str, Any], loss_fn: LossFn, *, count_fn: CountFn | None = None, scale: float = 1.0
+    ) -> Tensor:
         """Run forward and backward of this rank's part of the global batch and return the global mean loss.
 
         Without ``count_fn`` gradients are divided by a power of two first and by the true count when all ranks have
@@ -110,6 +112,7 @@ class ParallelModel:
             batch: Tensors with samples in dim 0; the same on all ranks of a data-parallel place.
             loss_fn: ``(outputs, batch) -> (loss_sum, count)``.
             count_fn: What a batch's loss is summed over, known before any forward. Default: what ``loss_fn`` returns.
+            scale: Gradients are multiplied by it (the loss scale of fp16); the loss returned isn't.
 
         Raises:
             LayoutError: The loss isn't of that form, or there is nothing to learn from.
@@ -117,7 +120,7 @@ class ParallelModel:
         work = self._work(batch)
         total = None if count_fn is None else self._told_count(work, count_fn)
         divisor = self._divisor(work, total=total)
-        sums = self._run_scored(work, loss_fn, divisor=divisor)
+        sums = self._run_scored(work, loss_fn, divisor=divisor / scale)
         loss_sum, counted = self.sum_values(sums).tolist()
         total = total or round(counted)
         if not total:
@@ -217,6 +220,10 @@ class ParallelModel:
         spoken = values.clone() if speaks else torch.zeros_like(values)
         dist.all_reduce(spoken)
         return spoken
+
+    def parts(self) -> list[ParameterPart]:
+        """Give this rank's parameters as norms and optimizers see them."""
+        return self._inventory.parts()
 
     def pieces(self) -> dict[str, Piece]:
         """Give what this rank holds of each parameter and saved buffer, in the numbering of the whole."""

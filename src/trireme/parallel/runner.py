@@ -46,6 +46,7 @@ class PlainRunner:
             batch = self.surroundings.batch(prepare(index))
             with self.surroundings.active():
                 score(self.call(self.module, batch), batch, index)
+        self.sync.release()
 
 
 class PipelineRunner:
@@ -71,6 +72,7 @@ class PipelineRunner:
     def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run the forwards."""
         self.executor.run(self._batches(count, prepare), loss_of=self._scored(score), only_forward=True)
+        self.sync.release()
 
     def _batches(self, count: int, prepare: Prepare) -> list[Mapping[str, Any]]:
         return [self.surroundings.batch(prepare(index)) for index in range(count)]

@@ -8,12 +8,13 @@ from trireme.train.evaluate import EvalResult, evaluate, evaluating
 from trireme.train.loop import Training, fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
 from trireme.train.microbatch import host_tensors, share_rows, take_rows
-from trireme.train.objective import Objective
+from trireme.train.objective import Objective, call_module
 from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
 from trireme.train.pieces import FitResult, Pieces, Snapshot
 from trireme.train.precision import Policy, Precision, apply_precision, build_precision
 from trireme.train.ranks import RanksEngine
 from trireme.train.rng import seed_run, seed_step
+from trireme.train.scaler import LossScaler
 from trireme.train.schedule import (
     Schedule,
     StepPlan,
@@ -36,6 +37,7 @@ __all__ = [
     "Engine",
     "EvalResult",
     "FitResult",
+    "LossScaler",
     "Objective",
     "OneDevice",
     "ParamGroup",
@@ -59,6 +61,7 @@ __all__ = [
     "build_optimizer",
     "build_precision",
     "build_schedule",
+    "call_module",
     "check_compile",
     "choose_compile",
     "choose_precision",
