@@ -144,7 +144,9 @@ def test_the_articles_lines_give_the_numbers_of_one_device(configs: dict[str, An
         assert set(rank["names"]) <= set(gradients)
     assert set(found[0]["gradients"]) == set(gradients)
     for name, gradient in found[0]["gradients"].items():
-        error = float((torch.from_numpy(gradient) - gradients[name]).abs().max() / gradients[name].abs().max().clamp(min=1e-3))
+        error = float(
+            (torch.from_numpy(gradient) - gradients[name]).abs().max() / gradients[name].abs().max().clamp(min=1e-3)
+        )
         assert error <= SAME, f"{name}: {error}"
 
 

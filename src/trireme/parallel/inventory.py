@@ -47,9 +47,7 @@ def holding_of(
     ranges[split.dim] = tuple(split.split.ranges(rank))
     stretches = tuple(split.split.kept_ranges(rank))
     kept = Kept(dim=split.dim, ranges=stretches, copies=holders * layout.tp) if stretches else None
-    return Holding(
-        name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept, split=split
-    )
+    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept, split=split)
 
 
 def expert_holding(name: str, *, rows: OwnedRows | None, shape: tuple[int, ...], axes: Axes) -> Holding:
