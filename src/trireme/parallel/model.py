@@ -221,10 +221,6 @@ class ParallelModel:
         dist.all_reduce(spoken)
         return spoken
 
-    def parts(self) -> list[ParameterPart]:
-        """Give this rank's parameters as norms and optimizers see them."""
-        return self._inventory.parts()
-
     def pieces(self) -> dict[str, Piece]:
         """Give what this rank holds of each parameter and saved buffer, in the numbering of the whole."""
         return self._inventory.pieces()
