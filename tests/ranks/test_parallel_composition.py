@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trireme.config import ModelSection
 from trireme.mesh import run_on_ranks
-from trireme.models import build_model, call_model
+from trireme.models import build_model, call_model, set_dropout_clock
 from trireme.parallel import ParallelModel, parallelize
 from trireme.plan import parse_layout
 
@@ -35,9 +35,9 @@ LAYOUTS = {
 }
 
 
-def build() -> nn.Module:
+def build(dropout: float = 0.0) -> nn.Module:
     """A decoder with fewer key heads than query heads and an odd vocabulary."""
-    shape = {"num_layers": 4, "d_model": 32, "num_heads": 4, "num_kv_heads": 2, "d_ffn": 64}
+    shape = {"dropout": dropout, "num_layers": 4, "d_model": 32, "num_heads": 4, "num_kv_heads": 2, "d_ffn": 64}
     section = ModelSection.model_validate({"name": "llama-1m", **shape})
     return build_model(section, vocab_size=VOCAB, seq_len=32, seed=1).double()
 
@@ -114,3 +114,28 @@ def test_axes_together_equal_one_device(layout: str) -> None:
     parsed = parse_layout(layout, ranks=LAYOUTS[layout]).layout
     cut = parsed.tp * (parsed.dp_shard * parsed.cp if parsed.zero else 1)
     assert max(ratios) <= 1.1 / cut, "stages hold the embedding, the head or neither"
+
+
+DROPPING = {"dp=2,micro=2": 2, "tp=2,pp=2,recompute=full": 4, "cp=2,zero3,recompute=full": 4}
+
+
+def check_dropout(layout: str) -> None:
+    """One step of a model that drops, against one device that reads the same rows in other micro-batches."""
+    reference, module = build(dropout=0.25), build(dropout=0.25)
+    batch = make_batch(0, rows=ROWS, seq_len=16)
+    set_dropout_clock(reference, step=0)
+    expected = reference_step(reference, batch)
+    parsed = parse_layout(layout, ranks=dist.get_world_size()).layout
+    example = make_batch(0, rows=2, seq_len=8)
+    model = parallelize(module, parsed, example=example, call=call, loss_fn=loss_fn, seed=1)
+    line = model.axes["dp"]
+    loss = model.train_step({name: value.chunk(line.degree)[line.rank] for name, value in batch.items()}, loss_fn)
+    assert abs(float(loss) - expected) <= SAME * expected
+    check_gradients(model, reference)
+    set_dropout_clock(reference, step=1)
+    assert abs(reference_step(reference, batch) - expected) > 1e-3, "another step drops others"
+
+
+@pytest.mark.parametrize("layout", DROPPING)
+def test_dropout_drops_the_same_elements_in_any_layout(layout: str) -> None:
+    run_on_ranks(check_dropout, DROPPING[layout], layout=layout, timeout_s=120.0)

@@ -17,7 +17,7 @@ from trireme.interpret.dispatch import (
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
-from trireme.interpret.randomness import CountedRandomness, rehearsal
+from trireme.interpret.randomness import CountedRandomness, drawing_at, is_counting, rehearsal
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
@@ -39,6 +39,7 @@ __all__ = [
     "acting_for",
     "apply_function",
     "bind",
+    "drawing_at",
     "dropout_key",
     "exchange_counts",
     "exchange_rows",
@@ -47,6 +48,7 @@ __all__ = [
     "global_shape",
     "in_backward",
     "interpreting",
+    "is_counting",
     "is_unseen",
     "keep",
     "marks_of",

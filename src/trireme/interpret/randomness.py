@@ -44,6 +44,7 @@ class _Running(threading.local):
     """The randomness of the forward that runs in this thread."""
 
     now: CountedRandomness | None = None
+    site: int | None = None
 
 
 _RUNNING = _Running()
@@ -119,6 +120,8 @@ class CountedRandomness(TorchFunctionMode):
 
     def next_key(self) -> int:
         """Give the key of the next draw at this place."""
+        if _RUNNING.site is not None:
+            return dropout_key(self.seed, _RUNNING.site, self.clock.step)
         path = self._inside[-1] if self._inside else ""
         number = self._drawn[path]
         self._drawn[path] += 1
@@ -156,3 +159,13 @@ def rehearsal() -> Iterator[None]:
 def is_counting() -> bool:
     """Whether random numbers are drawn by counting in this thread, here and now."""
     return _RUNNING.now is not None
+
+
+@contextmanager
+def drawing_at(site_key: int) -> Iterator[None]:
+    """Name the place of the draws inside; by default it is the path of the module that draws."""
+    before, _RUNNING.site = _RUNNING.site, site_key
+    try:
+        yield
+    finally:
+        _RUNNING.site = before

@@ -136,7 +136,7 @@ def build_pieces(
     """Put together what ``fit`` runs."""
     train, stream, held_out = config.train, data.train, data.evaluation
     batch_seqs = train.global_batch_seqs
-    parallel = _spread(machine, layout=layout, data=data, batch_seqs=batch_seqs, notice=notice)
+    parallel = _spread(machine, layout=layout, data=data, config=config, notice=notice)
     reading = Reading(data, config=config, plan=plan, share=DataShare.of(parallel))
     writer = machine.module if parallel is None else Outputs(parallel)
     return Pieces(
@@ -161,13 +161,15 @@ def build_pieces(
 
 
 def _spread(
-    machine: Machine, *, layout: Layout, data: PreparedData, batch_seqs: int, notice: Notice
+    machine: Machine, *, layout: Layout, data: PreparedData, config: RunConfig, notice: Notice
 ) -> ParallelModel | None:
     """Spread the module over the ranks of the layout; None where one device does everything as written."""
     if not needs_ranks(layout):
         return None
-    batch = data.train.read(0, global_batch_seqs=batch_seqs)
-    return spread_module(machine.module, batch, layout=layout, objective=machine.objective, notice=notice)
+    batch = data.train.read(0, global_batch_seqs=config.train.global_batch_seqs)
+    return spread_module(
+        machine.module, batch, layout=layout, objective=machine.objective, seed=config.run.seed, notice=notice
+    )
 
 
 def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelModel | None) -> Stepper:

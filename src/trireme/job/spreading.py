@@ -22,7 +22,7 @@ def needs_ranks(layout: Layout) -> bool:
 
 
 def spread_module(
-    module: nn.Module, batch: Batch, *, layout: Layout, objective: Objective, notice: Callable[[str], None]
+    module: nn.Module, batch: Batch, *, layout: Layout, objective: Objective, seed: int, notice: Callable[[str], None]
 ) -> ParallelModel:
     """Spread a module over the ranks, as it is called and scored in training.
 
@@ -34,7 +34,7 @@ def spread_module(
     def loss_fn(outputs: Any, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, int]:
         return objective.score(outputs, tensors, count=1).loss_sum, 1
 
-    return parallelize(module, layout, example=example, call=objective.call, loss_fn=loss_fn, notice=notice)
+    return parallelize(module, layout, example=example, call=objective.call, loss_fn=loss_fn, seed=seed, notice=notice)
 
 
 class Outputs(nn.Module):

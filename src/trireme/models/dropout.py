@@ -7,9 +7,10 @@ same elements.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trireme.interpret import dropout_key, keep, signed, stream_key
+from trireme.interpret import drawing_at, dropout_key, is_counting, keep, signed, stream_key
 
 
 class DropoutClock:
@@ -46,6 +47,9 @@ class CountedDropout(nn.Module):
         """Drop; the first dim counts rows of the global batch from ``clock.first_row`` on."""
         if not self.training or self.p == 0.0:
             return x_BTD
+        if is_counting():  # whoever runs this forward knows better where its rows, heads and positions lie
+            with drawing_at(int(self.site_key)):
+                return F.dropout(x_BTD, self.p, True)
         draw = _kept_in_graph if torch.compiler.is_compiling() else _kept
         return (x_BTD * draw(x_BTD, self.clock.numbers, self.site_key, self.p)).div(1.0 - self.p)
 

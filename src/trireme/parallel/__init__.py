@@ -23,6 +23,7 @@ from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rows import held_rows
 from trireme.parallel.shard import ShardSync, shard
 from trireme.parallel.stage import StageOutput, StageSet
+from trireme.parallel.surroundings import Moment
 from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients, tied_holders
 from trireme.parallel.traffic import Traffic
@@ -47,6 +48,7 @@ __all__ = [
     "Lane",
     "LossScale",
     "ModelTrace",
+    "Moment",
     "OptimizerKind",
     "OwnedRows",
     "ParallelModel",

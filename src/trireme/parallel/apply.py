@@ -21,7 +21,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.interpret import Binding, ContextBinding, TensorPlan, bind, plan_tensor_parallel, shard_parameters
+from trireme.interpret import (
+    Binding,
+    ContextBinding,
+    CountedRandomness,
+    TensorPlan,
+    bind,
+    plan_tensor_parallel,
+    shard_parameters,
+)
 from trireme.mesh import choose_device
 from trireme.parallel.agreement import make_equal
 from trireme.parallel.axes import Axes, as_line
@@ -58,6 +66,7 @@ def parallelize(
     loss_fn: LossFn | None = None,
     cuts: tuple[str, ...] = (),
     device: torch.device | None = None,
+    seed: int = 0,
     notice: Notice = warnings.warn,
 ) -> ParallelModel:
     """Spread a plain module over the ranks of the process group, in place.
@@ -70,6 +79,7 @@ def parallelize(
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Given, the output layer may stay cut up to the loss.
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
         device: What this rank computes on. Default: what it has.
+        seed: Decides what dropout and the like draw.
         notice: Told of everything a person should know.
 
     Raises:
@@ -78,7 +88,7 @@ def parallelize(
     if isinstance(layout, str):
         layout = parse_layout(layout, ranks=dist.get_world_size()).layout
     axes = Axes(layout, device=device or choose_device())
-    building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, notice=notice)
+    building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, notice=notice)
     return building.build(cuts)
 
 
@@ -93,6 +103,7 @@ class _Building:
         example: Mapping[str, Any],
         call: Call,
         loss_fn: LossFn | None,
+        seed: int,
         notice: Notice,
     ) -> None:
         self.module = module
@@ -101,6 +112,7 @@ class _Building:
         self.example = example
         self.call = call
         self.loss_fn = loss_fn
+        self.seed = seed
         self.notices: list[str] = []
         self._notice = notice
 
@@ -115,7 +127,7 @@ class _Building:
         stages = self.cut_stages(trace, cuts)
         self.module.to(self.axes.device)
         binding = self.cut_tensors(tensor_plan)
-        surroundings = Surroundings(binding=binding, context=self.bind_context())
+        surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
         blocks = self.wrap_blocks(trace)
         sync = self.share_data(blocks, stages, binding, dealt)
         runner, holders = self.build_runner(stages, surroundings, sync)
@@ -153,6 +165,11 @@ class _Building:
             self.notice(say("ranks.experts_whole", path=path, reason=reason))
         ranks = ExpertRanks(ep=as_line(self.axes["ep"]), tp=as_line(self.axes["tp"]))
         return deal_experts(self.module, ranks, found=found)
+
+    def count_randomness(self) -> CountedRandomness:
+        """Draw random numbers as one device does."""
+        ranks = {axis: self.axes[axis].rank for axis in ("tp", "cp")}
+        return CountedRandomness(self.module, seed=self.seed, ranks=ranks, notice=self.notice)
 
     def bind_context(self) -> ContextBinding | None:
         """Cut sequences over cp; None on one rank."""
@@ -208,7 +225,6 @@ class _Building:
         if stages is None:
             return PlainRunner(self.module, call=self.call, surroundings=surroundings, sync=sync), {}
         layout, line = self.layout, self.axes["pp"]
-        stages.around = surroundings.active
         lane = Lane(forth=line.group, back=self.axes.second_group("pp"), device=self.axes.device)
         executor = Executor(stages, lane=lane, schedule=layout.schedule, vp=layout.vp, sync=sync)
         ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))

@@ -20,10 +20,14 @@ from trireme.parallel.microbatch import split_rows
 from trireme.parallel.part import ParameterPart
 from trireme.parallel.piece import Piece, gather_whole
 from trireme.parallel.share import share_from_last
+from trireme.parallel.surroundings import Moment
 from trireme.parallel.unit import move_tensors
 
 Prepare = Callable[[int], Mapping[str, Any]]
 Score = Callable[[Any, Mapping[str, Any], int], Tensor]
+Done = Callable[[int], None]
+MomentOf = Callable[[int], Moment | None]
+"""Where in training a micro-batch's forward stands; None where it needn't be known."""
 LossFn = Callable[[Any, Mapping[str, Any]], Any]
 CountFn = Callable[[Mapping[str, Any]], int]
 
@@ -31,7 +35,7 @@ CountFn = Callable[[Mapping[str, Any]], int]
 class Runner(Protocol):
     """Runs the micro-batches of a step on this rank, as many on every rank."""
 
-    def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
+    def train(self, count: int, *, prepare: Prepare, score: Score, done: Done, moment: MomentOf) -> None:
         """Run all forwards and backwards; ``score`` is called where the outputs are."""
         ...
 
@@ -66,6 +70,7 @@ class ParallelModel:
         self._runner = runner
         self._inventory = inventory
         self._spanned: _Span | None = None
+        self._step = 0
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield this rank's parameters, each once."""
@@ -86,14 +91,21 @@ class ParallelModel:
         return self.train(False)
 
     def run(
-        self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None] = lambda index: None
+        self,
+        count: int,
+        *,
+        prepare: Prepare,
+        score: Score,
+        done: Done = lambda index: None,
+        moment: MomentOf = lambda index: None,
     ) -> None:
         """Run ``count`` forwards and backwards; gradients are complete sums over all ranks afterwards.
 
         ``score(outputs, batch, index)`` gives what is differentiated, already divided by the global count; it is
-        called on the ranks that have outputs.
+        called on the ranks that have outputs. ``moment(index)`` says where in training the forward stands: what it
+        draws follows from that.
         """
-        self._runner.train(count, prepare=prepare, score=score, done=done)
+        self._runner.train(count, prepare=prepare, score=score, done=done, moment=moment)
 
     def run_forward(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run ``count`` forwards without gradients and score each."""
@@ -143,8 +155,18 @@ class ParallelModel:
             sums[1] += count
             return loss / divisor
 
-        self.run(len(work.rows), prepare=lambda index: work.parts[index], score=score)
+        self.run(len(work.rows), prepare=lambda index: work.parts[index], score=score, moment=self._moments(work))
         return sums
+
+    def _moments(self, work: _Work) -> MomentOf:
+        """Count this step, and say which rows of the global batch its micro-batches have."""
+        step, self._step = self._step, self._step + 1
+        if not self.module.training:
+            return lambda index: None
+        own = sum(work.rows)
+        first = self.first_row(own)
+        starts = [first + sum(work.rows[:index]) for index in range(len(work.rows))]
+        return lambda index: Moment(step=step, first_row=starts[index], rows=max(1, work.rows[index]))
 
     def eval_step(self, batch: Mapping[str, Any], loss_fn: LossFn) -> Tensor:
         """Return the global mean loss of a batch, without gradients."""
@@ -204,6 +226,13 @@ class ParallelModel:
     def parts(self) -> list[ParameterPart]:
         """Describe each parameter of this rank once: whose it is, and on how many ranks its elements stand."""
         return self._inventory.parts()
+
+    def first_row(self, num_rows: int) -> int:
+        """Return where this rank's rows of the global batch begin: after those of the data-parallel ranks before."""
+        line = self.axes["dp"]
+        rows = [torch.zeros((), dtype=torch.int64, device=self.axes.device) for _ in range(line.degree)]
+        dist.all_gather(rows, torch.tensor(num_rows, device=self.axes.device), group=line.group)
+        return sum(int(each) for each in rows[: line.rank])
 
     def sum_counts(self, count: int) -> int:
         """Return a count summed over data-parallel ranks."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trireme.parallel.call import Call
-from trireme.parallel.model import Prepare, Score
+from trireme.parallel.model import Done, MomentOf, Prepare, Score
 from trireme.parallel.pipeline import Executor
-from trireme.parallel.surroundings import Surroundings
+from trireme.parallel.surroundings import Moment, Surroundings
 from trireme.parallel.sync import GradientSync
 from trireme.parallel.tie import TiedGradients
 
@@ -25,12 +25,12 @@ class PlainRunner:
         self.surroundings = surroundings
         self.sync = sync
 
-    def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
+    def train(self, count: int, *, prepare: Prepare, score: Score, done: Done, moment: MomentOf) -> None:
         """Run forwards and backwards; gradients are complete at the end."""
         self.sync.start_step(count)
         for index in range(count):
             batch = self.surroundings.batch(prepare(index))
-            with self.surroundings.active():
+            with self.surroundings.forward(moment(index)):
                 objective = score(self.call(self.module, batch), batch, index)
             objective = self.surroundings.part(objective)
             is_last = index == count - 1
@@ -59,10 +59,14 @@ class PipelineRunner:
         self.surroundings = surroundings
         self.sync = sync
         self.ties = ties
+        self._moments: dict[int, Moment | None] = {}
+        self._numbered = 0
+        executor.stages.around = lambda number: self.surroundings.forward(self._moments.get(number))
 
-    def train(self, count: int, *, prepare: Prepare, score: Score, done: Callable[[int], None]) -> None:
+    def train(self, count: int, *, prepare: Prepare, score: Score, done: Done, moment: MomentOf) -> None:
         """Run the step's actions; gradients are complete at the end."""
         self.sync.start_step(count)
+        self._moments = {self._numbered + index: moment(index) for index in range(count)}
         self.executor.run(self._batches(count, prepare), loss_of=self._scored(score))
         self.sync.finish()
         self.ties.sum()  # after the data-parallel sums: each stage adds what is complete
@@ -75,6 +79,7 @@ class PipelineRunner:
         self.sync.release()
 
     def _batches(self, count: int, prepare: Prepare) -> list[Mapping[str, Any]]:
+        self._numbered += count  # the executor numbers forwards on as well
         return [self.surroundings.batch(prepare(index)) for index in range(count)]
 
     def _scored(self, score: Score) -> Score:

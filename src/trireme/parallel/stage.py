@@ -38,7 +38,8 @@ class StageSet:
 
     Attributes:
         owned_names: Names of the parameters held here, tied ones under each of their names.
-        around: The context in which forwards run; a mode that meets calls has to stand outside of this one.
+        around: Gives the context of the forward with a number; a mode that meets calls has to stand outside of this
+            room's own.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class StageSet:
         self.is_open = trace.is_open
         self.absence = Absence()
         self.walk: Trace | StageRun | None = None
-        self.around: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.around: Callable[[int], AbstractContextManager[object]] = nullcontext
         self._memo: Memo = {}
         self._routes: dict[Any, Route] = {}
         self._twins: dict[str, Tensor] = {}
@@ -213,7 +214,7 @@ class StageSet:
 
     def _traced(self, batch: Mapping[str, Any], number: int) -> Trace:
         trace = Trace(self.absence, self._memo, is_open=self.is_open, **self._options(number))
-        with self._walking(trace):
+        with self._walking(trace, number):
             trace.finish(self.call(self.module, _aliases(batch)))
         return trace
 
@@ -230,7 +231,7 @@ class StageSet:
             is_open=self.is_open,
             **self._options(number),
         )
-        with self._walking(run):
+        with self._walking(run, number):
             try:
                 outputs = self.call(self.module, _aliases(batch))
             except StageDoneError:
@@ -246,10 +247,10 @@ class StageSet:
         return {"held": self._held, "twin_of": _TwinFinder(self.module, self._twins), "seed": seed}
 
     @contextmanager
-    def _walking(self, walk: Any) -> Iterator[None]:
+    def _walking(self, walk: Any, number: int) -> Iterator[None]:
         self.walk = walk
         try:
-            with self.around(), walk:
+            with self.around(number), walk:
                 yield
         except DEPENDS_ON_DATA as error:
             raise refuse_data(error) from error

@@ -9,7 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from trireme.interpret import Binding, ContextBinding
+from trireme.interpret import Binding, ContextBinding, CountedRandomness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Where in training a forward stands: its step, and which rows of the global batch it has."""
+
+    step: int
+    first_row: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +27,17 @@ class Surroundings:
 
     binding: Binding | None = None
     context: ContextBinding | None = None
+    randomness: CountedRandomness | None = None
+
+    @contextmanager
+    def forward(self, moment: Moment | None) -> Iterator[None]:
+        """Meet every call of one forward, and draw what it draws by counting from where it stands in training."""
+        with self.active():
+            if moment is None or self.randomness is None:
+                yield
+            else:
+                with self.randomness.at(step=moment.step, first_row=moment.first_row, rows=moment.rows):
+                    yield
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from trireme.checkpoint import Checkpoint, restore_tensors
+from trireme.parallel import Moment
 from trireme.train.optim import grad_norm
 
 
@@ -22,7 +23,8 @@ class Passes:
     """The forwards and backwards of one step.
 
     ``prepare(i)`` gives the tensors of micro-batch i on the device, ``call(module, tensors)`` its outputs,
-    ``score(outputs, tensors, i)`` the scalar to differentiate; ``done(i)`` hears that its backward is over.
+    ``score(outputs, tensors, i)`` the scalar to differentiate; ``done(i)`` hears that its backward is over;
+    ``moment(i)`` says where in training it stands.
     """
 
     count: int
@@ -30,6 +32,7 @@ class Passes:
     call: Callable[[nn.Module, Mapping[str, Any]], Any]
     score: Callable[[Any, Mapping[str, Any], int], torch.Tensor]
     done: Callable[[int], None] = lambda index: None
+    moment: Callable[[int], Moment | None] = lambda index: None
 
 
 class Engine(Protocol):

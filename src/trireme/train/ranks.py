@@ -30,10 +30,7 @@ class RanksEngine:
 
     def first_row(self, num_seqs: int) -> int:
         """Return where this rank's rows begin: after those of the data-parallel ranks before."""
-        line = self.model.axes["dp"]
-        rows = [torch.zeros((), dtype=torch.int64, device=self._device) for _ in range(line.degree)]
-        dist.all_gather(rows, torch.tensor(num_seqs, device=self._device), group=line.group)
-        return sum(int(each) for each in rows[: line.rank])
+        return self.model.first_row(num_seqs)
 
     def num_passes(self, wanted: int) -> int:
         """Return the most that any rank wants."""
@@ -51,7 +48,7 @@ class RanksEngine:
 
     def run(self, module: nn.Module, passes: Passes) -> None:
         """Run the step's micro-batches by the layout's schedule."""
-        self.model.run(passes.count, prepare=passes.prepare, score=passes.score, done=passes.done)
+        self.model.run(passes.count, prepare=passes.prepare, score=passes.score, done=passes.done, moment=passes.moment)
 
     def evaluate(self, module: nn.Module, passes: Passes) -> None:
         """Run the forwards."""

@@ -18,10 +18,11 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
+from trireme.parallel import Moment
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, fill_up, move, split_batch
-from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module
+from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module, num_rows
 from trireme.train.optim import clip_factor, set_lr, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
 from trireme.train.step_result import Outcome, StepCounters, StepResult
@@ -210,6 +211,7 @@ class Stepper:
             call=self.objective.call,
             score=score,
             done=lambda index: on_moment("substep_end"),
+            moment=lambda index: self._moment(micros[index], first_row=first_row),
         )
         try:
             with self.precision.compute_context(self.module):
@@ -218,6 +220,10 @@ class Stepper:
             raise _out_of_memory(micros[0], device=self.device) from error
         norm = self.engine.grad_norm(trained_parameters(self.optimizer))
         return self._read(losses, norm=norm, work=work, total=total)
+
+    def _moment(self, micro: Micro, *, first_row: int) -> Moment:
+        rows = num_rows(micro.tensors)
+        return Moment(step=self.counters.num_steps, first_row=first_row + micro.first_row, rows=rows)
 
     def _score(
         self, outputs: Any, tensors: Mapping[str, Any], micro: Micro, *, total: int
