@@ -76,12 +76,13 @@ def build(dtype=torch.float64, **options):
 
 
 def global_batch(step, *, rows, length=6):
-    """Give token ids and targets; rows have very different numbers of supervised tokens."""
+    """Give token ids and targets; rows have very different numbers of supervised tokens, the second none."""
     generator = torch.Generator().manual_seed(100 + step)
     ids = torch.randint(VOCAB, (rows, length), generator=generator)
     targets = torch.randint(VOCAB, (rows, length), generator=generator)
     for row in range(rows):
         targets[row, 1 + (row * 5 + step) % length :] = -100
+    targets[1] = -100
     return ids, targets
 
 

@@ -147,13 +147,14 @@ _LAYOUTS = {
     "zero1 hsdp 2x2": (4, 1, 2),
     "zero2 hsdp 2x2": (4, 2, 2),
     "zero3 hsdp 2x2": (4, 3, 2),
+    "zero3 hsdp 2x1": (2, 3, 2),
 }
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("layout", _LAYOUTS)
 def test_three_clipped_steps_equal_one_device_in_fp64(layout, accumulation):
-    """PAR-01, PAR-02, PAR-16, PAR-18, PAR-19, LOS-01: unequal token counts, ties, experts without tokens, unused and
+    """PAR-01, PAR-02, PAR-16, PAR-18, PAR-19, LOS-01, LOS-04: unequal token counts and a row without any, ties, experts without tokens, unused and
     frozen parameters, scalars, 13 rows on 4 ranks, 3 rows on 4 ranks."""
     num_ranks, zero, replicas = _LAYOUTS[layout]
     run_on_ranks(

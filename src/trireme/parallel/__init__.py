@@ -10,7 +10,7 @@ from trireme.parallel.expert_balance import balance_loss, balance_term, update_s
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
 from trireme.parallel.fsdp_private import local_shard
-from trireme.parallel.gather import Gatherer, TensorParallelGather
+from trireme.parallel.gather import Gatherer, RangeGather
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimize import parallel_optimizer
@@ -55,13 +55,13 @@ __all__ = [
     "ParallelOptimizer",
     "ParameterPart",
     "Piece",
+    "RangeGather",
     "Reducer",
     "ShardSync",
     "StageOutput",
     "StageSet",
     "StepOutcome",
     "SyncTogether",
-    "TensorParallelGather",
     "TiedGradients",
     "Traffic",
     "all_reduce_bucket",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from trireme.interpret import ParameterSplit
+from trireme.parallel.piece import Piece, Range
 from trireme.parallel.rows import rows_of
 
 
@@ -48,27 +49,51 @@ class RowGather:
         return whole.narrow(0, *self._rows)
 
 
-class TensorParallelGather:
-    """A parameter cut by the tensor plan."""
+class RangeGather:
+    """Any cut that pieces describe: tensor-parallel shares (fused matrices, stretches that all keep), rows of experts.
 
-    def __init__(self, split: ParameterSplit, *, group: dist.ProcessGroup) -> None:
-        self._split = split
+    The group's ranks tell each other once, at the first gather, which ranges each holds.
+    """
+
+    def __init__(
+        self, *, global_shape: tuple[int, ...], ranges: tuple[tuple[Range, ...], ...], group: dist.ProcessGroup
+    ) -> None:
+        self._global_shape = global_shape
+        self._own = ranges
         self._group = group
+        self._all: list[tuple[tuple[Range, ...], ...]] = []
 
     def gather(self, local: Tensor) -> Tensor:
-        """Give the whole parameter from shares that may differ in size."""
-        shapes = [self._split.local_shape(rank=rank) for rank in range(dist.get_world_size(self._group))]
-        most = max(shape.numel() for shape in shapes)
+        """Give the whole tensor from shares that may differ in size."""
+        if not self._all:
+            self._all = [self._own] * dist.get_world_size(self._group)
+            dist.all_gather_object(self._all, self._own, group=self._group)
+        most = max(math.prod(_shape_of(ranges)) for ranges in self._all)
         padded = local.new_zeros(most)
         padded[: local.numel()] = local.flatten()
-        flat = local.new_empty(most * len(shapes))
+        flat = local.new_empty(most * len(self._all))
         dist.all_gather_single(flat, padded, group=self._group)
-        rows = flat.view(len(shapes), most)
-        return self._split.assemble([row[: shape.numel()].view(shape) for row, shape in zip(rows, shapes, strict=True)])
+        whole = local.new_empty(self._global_shape)
+        for ranges, row in zip(self._all, flat.view(len(self._all), most), strict=True):
+            shape = _shape_of(ranges)
+            piece = self._piece(row[: math.prod(shape)].view(shape), ranges)
+            for place, part in piece.boxes():
+                whole[place] = piece.tensor[part]
+        return whole
 
     def keep(self, whole: Tensor) -> Tensor:
         """Give this rank's share."""
-        return self._split.take(whole, rank=dist.get_rank(self._group))
+        piece = self._piece(whole.new_empty(_shape_of(self._own)), self._own)
+        for place, part in piece.boxes():
+            piece.tensor[part] = whole[place]
+        return piece.tensor
+
+    def _piece(self, tensor: Tensor, ranges: tuple[tuple[Range, ...], ...]) -> Piece:
+        return Piece(name="", tensor=tensor, global_shape=self._global_shape, ranges=ranges)
+
+
+def _shape_of(ranges: tuple[tuple[Range, ...], ...]) -> tuple[int, ...]:
+    return tuple(sum(length for _, length in stretches) for stretches in ranges)
 
 
 class GatherChain:
@@ -95,13 +120,13 @@ class GatherChain:
         return whole
 
 
-def gatherer_of(parameter: Tensor, *, tensor_parallel: Gatherer | None) -> GatherChain:
-    """Give how to make a whole of a parameter: its rows first, then its tensor-parallel shares."""
+def gatherer_of(parameter: Tensor, *, share: Gatherer | None) -> GatherChain:
+    """Give how to make a whole of a parameter: its rows first, then what other axes cut."""
     chain: list[Gatherer] = []
     if isinstance(parameter, DTensor):
         for axis, placement in enumerate(parameter.placements):
             if isinstance(placement, Shard) and parameter.device_mesh.size(axis) > 1:
                 chain.append(RowGather(parameter.shape[0], group=parameter.device_mesh.get_group(axis)))
-    if tensor_parallel is not None:
-        chain.append(tensor_parallel)
+    if share is not None:
+        chain.append(share)
     return GatherChain(chain)

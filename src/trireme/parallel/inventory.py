@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trireme.interpret import ParameterSplit
-from trireme.parallel.axes import Axes
+from trireme.parallel.axes import Axes, AxisName
 from trireme.parallel.expert import OwnedRows
-from trireme.parallel.gather import TensorParallelGather
+from trireme.parallel.gather import RangeGather
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, Range, narrow_ranges, whole_piece
@@ -23,7 +23,8 @@ from trireme.parallel.rows import held_rows
 class Holding:
     """One parameter as this rank holds it before ZeRO cuts it further.
 
-    ``holders`` counts the ranks of the world that hold each element, ``kept`` those of it that more ranks hold.
+    ``holders`` counts the ranks of the world that hold each element, ``kept`` those of it that more ranks hold;
+    ``cut_over`` is the axis whose ranks hold the whole together.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Holding:
     ranges: tuple[tuple[Range, ...], ...]
     holders: int
     kept: Kept | None = None
-    split: ParameterSplit | None = None
+    cut_over: AxisName | None = None
 
 
 def holding_of(
@@ -47,7 +48,7 @@ def holding_of(
     ranges[split.dim] = tuple(split.split.ranges(rank))
     stretches = tuple(split.split.kept_ranges(rank))
     kept = Kept(dim=split.dim, ranges=stretches, copies=holders * layout.tp) if stretches else None
-    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept, split=split)
+    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=holders, kept=kept, cut_over="tp")
 
 
 def expert_holding(name: str, *, rows: OwnedRows | None, shape: tuple[int, ...], axes: Axes) -> Holding:
@@ -55,7 +56,13 @@ def expert_holding(name: str, *, rows: OwnedRows | None, shape: tuple[int, ...],
     ranges: list[tuple[Range, ...]] = [((0, size),) for size in shape]
     if rows is not None:
         ranges[0] = ((rows.start, rows.length),)
-    return Holding(name=name, global_shape=shape, ranges=tuple(ranges), holders=axes["expert_copies"].degree)
+    return Holding(
+        name=name,
+        global_shape=shape,
+        ranges=tuple(ranges),
+        holders=axes["expert_copies"].degree,
+        cut_over=None if rows is None else "ep",
+    )
 
 
 class Inventory:
@@ -121,8 +128,11 @@ class Inventory:
         if kept is not None:
             kept = replace(kept, copies=count_copies(parameter, holders=kept.copies))
         copies = count_copies(parameter, holders=holding.holders)
-        gather = None if holding.split is None else TensorParallelGather(holding.split, group=self.axes["tp"].group)
-        return ParameterPart(name=name, parameter=parameter, copies=copies, kept=kept, tensor_parallel=gather)
+        share = None
+        if holding.cut_over is not None:
+            group = self.axes[holding.cut_over].group
+            share = RangeGather(global_shape=holding.global_shape, ranges=holding.ranges, group=group)
+        return ParameterPart(name=name, parameter=parameter, copies=copies, kept=kept, share=share)
 
     def local_param_ratio(self) -> float:
         """Return the parameters this rank holds over all of the module's."""

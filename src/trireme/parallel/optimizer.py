@@ -86,10 +86,7 @@ class ParallelOptimizer(torch.optim.Optimizer):
             move_parameters(optimizer, moved, parts=parts)
         _make_state_plain(optimizer)
         self._parts = _own_parts(optimizer, parts)
-        self._gatherers = {
-            id(part.parameter): gatherer_of(part.parameter, tensor_parallel=part.tensor_parallel)
-            for part in self._parts
-        }
+        self._gatherers = {id(part.parameter): gatherer_of(part.parameter, share=part.share) for part in self._parts}
         self._locals = LocalParameters()
         self.kind = self._judge()
         self._whole = self._build_whole_step()
@@ -211,14 +208,14 @@ def move_parameters(
     Raises:
         LayoutError: There is state for a parameter that isn't known how to cut.
     """
-    tensor_parallel = {id(part.parameter): part.tensor_parallel for part in parts}
+    shares = {id(part.parameter): part.share for part in parts}
     for group in optimizer.param_groups:
         now = [(old, moved.get(old, old)) for old in group["params"]]
         for old, new in now:
             if new is None:
                 optimizer.state.pop(old, None)
             elif new is not old and old in optimizer.state:
-                chain = gatherer_of(new, tensor_parallel=tensor_parallel.get(id(new)))
+                chain = gatherer_of(new, share=shares.get(id(new)))
                 _move_state(optimizer, old, new, chain)
         group["params"] = list(dict.fromkeys(new for _, new in now if new is not None))
 

@@ -36,14 +36,14 @@ class ParameterPart:
             on all ranks the world size, cut over all of them 1. Owners of a tied parameter on several pipeline
             stages are copies of each other.
         kept: What of it more ranks hold.
-        tensor_parallel: How to make a whole of the ranks' shares where tensor (or expert) parallelism cut it.
+        share: How to make a whole of the ranks' shares where tensor or expert parallelism cut it before ZeRO.
     """
 
     name: str
     parameter: nn.Parameter
     copies: int
     kept: Kept | None = None
-    tensor_parallel: Gatherer | None = None
+    share: Gatherer | None = None
 
 
 def count_copies(parameter: Tensor, *, holders: int) -> int:

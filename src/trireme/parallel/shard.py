@@ -207,6 +207,7 @@ class ShardSync:
         Raises:
             LayoutError: Backward came in halves, but blocks free their parameters in between.
         """
+        self._order.flush()  # of a root inside another root, whose end of backward FSDP doesn't tell us
         if is_last:
             pending = [module for module in self._due(stage, is_last=True) if not self._order.is_finished(module)]
             if pending and not self._keeps:
