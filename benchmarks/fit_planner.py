@@ -10,11 +10,12 @@ times. Errors are told by leaving out every group (a source with a model) in tur
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
@@ -24,11 +25,12 @@ import numpy as np
 from trireme.plan.time_pipeline import Effort
 from trireme.plan.time_rates import Rates, family_of
 from trireme.plan.time_step import step_seconds
-from trireme.plan.time_table import PRIORS
+from trireme.plan.time_table import PRIORS, RATES
 from trireme.plan.truth_row import Row, Unreadable, read_rows
 from trireme.plan.truth_workload import Run, run_of
 
 RUNS = Path(__file__).parent / "data" / "published_runs.csv"
+LEFT_OUT = Path(__file__).parent / "data" / "left_out.json"
 TABLE = Path(__file__).parents[1] / "src" / "trireme" / "plan" / "time_table.py"
 
 OWN = ("products", "narrow", "attention", "library_attention", "fused_traffic", "eager_traffic")
@@ -135,10 +137,14 @@ def residuals(
     return np.array([math.log(value) - case.log_step for value, case in zip(seconds, cases, strict=True)])
 
 
+def logarithms(table: Mapping[str, Rates], keys: Sequence[Key]) -> np.ndarray:
+    """Give the rates of a table in the order of the keys."""
+    return np.array([math.log(getattr(table[owner if owner != "all" else "ampere"], name)) for owner, name in keys])
+
+
 def fit(cases: Sequence[Case], keys: Sequence[Key], *, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gauss-Newton on logarithms with priors; large misfits pull no harder than the knee."""
-    prior = np.array([math.log(getattr(PRIORS[owner if owner != "all" else "ampere"], name)) for owner, name in keys])
-    values = prior.copy()
+    """Gauss-Newton on logarithms with priors, from the rates that stand; misfits beyond the knee pull no harder."""
+    prior, values = logarithms(PRIORS, keys), logarithms(RATES, keys)
     misfit = residuals(cases, keys, values)
     jacobian = np.zeros((len(cases), len(keys)))
     for round_number in range(rounds):
@@ -183,7 +189,7 @@ def leave_groups_out(
 
     One Gauss-Newton step from the common fit is the new fit; the group's own runs are then predicted in full.
     """
-    prior = np.array([math.log(getattr(PRIORS[owner if owner != "all" else "ampere"], name)) for owner, name in keys])
+    prior = logarithms(PRIORS, keys)
     held_out = np.zeros(len(cases))
     for group in sorted({case.group for case in cases}):
         inside = [index for index, case in enumerate(cases) if case.group == group]
@@ -217,6 +223,41 @@ def print_groups(cases: Sequence[Case], misfit: np.ndarray, held_out: np.ndarray
         )
 
 
+KINDS = ("dense", "experts")
+"""What intervals are told apart by: routed experts are much harder to foresee."""
+
+
+def kind_of(case: Case) -> str:
+    """Give the kind whose interval a run has."""
+    ops = (op for stack in case.run.workload.model.stacks for block in stack.blocks for op in block.ops)
+    return "experts" if any(op.experts is not None for op in ops) else "dense"
+
+
+def spread(misfit: np.ndarray) -> tuple[float, float]:
+    """Give the interval's ends over the prediction, so that a tenth of the runs lie beyond each."""
+    return float(np.exp(-np.quantile(misfit, 0.9))), float(np.exp(-np.quantile(misfit, 0.1)))
+
+
+def spreads(cases: Sequence[Case], held_out: np.ndarray) -> dict[str, tuple[float, float]]:
+    """Give each kind's interval from the misfits of left-out runs."""
+    kinds = np.array([kind_of(case) for case in cases])
+    return {kind: spread(held_out[kinds == kind]) for kind in KINDS}
+
+
+def left_out_report(cases: Sequence[Case], held_out: np.ndarray) -> dict[str, dict[str, float]]:
+    """Give each run's ratio, and whether it lies in an interval made from other groups."""
+    kinds, groups = np.array([kind_of(case) for case in cases]), np.array([case.group for case in cases])
+    rows = {}
+    for group in sorted(set(groups)):
+        for kind in KINDS:
+            others = held_out[(groups != group) & (kinds == kind)]
+            low, high = spread(others)
+            for index in np.flatnonzero((groups == group) & (kinds == kind)):
+                ratio = math.exp(held_out[index])
+                rows[cases[index].run.row.id] = {"ratio": round(ratio, 4), "inside": int(low <= 1 / ratio <= high)}
+    return rows
+
+
 def write_table(keys: Sequence[Key], values: np.ndarray, held_out: np.ndarray, cases: Sequence[Case]) -> None:
     """Write the fitted rates and the spread of left-out runs between the marks of plan/time_table.py."""
     lines = ["RATES: Mapping[str, Rates] = MappingProxyType(", "    {"]
@@ -225,10 +266,17 @@ def write_table(keys: Sequence[Key], values: np.ndarray, held_out: np.ndarray, c
         lines.append(f'        "{family}": Rates(')
         lines += [f"            {field.name}={getattr(rates, field.name):.4g}," for field in fields(Rates)]
         lines.append("        ),")
-    lines += ["    }", ")", f'"""Fitted on {date.today().isoformat()}."""']
+    lines += ["    }", ")", f'"""Fitted on {date.today().isoformat()}."""', ""]
+    lines += ["SPREADS: Mapping[str, Spread] = MappingProxyType(", "    {"]
+    lines += [
+        f'        "{kind}": Spread({low:.3f}, {high:.3f}),' for kind, (low, high) in spreads(cases, held_out).items()
+    ]
+    lines += ["    }", ")", '"""Where a tenth of left-out runs lie below, and a tenth above."""']
     text = TABLE.read_text(encoding="utf-8")
     start, end = text.index("# fitted: begin\n") + len("# fitted: begin\n"), text.index("# fitted: end")
     TABLE.write_text(text[:start] + "\n".join(lines) + "\n" + text[end:], encoding="utf-8")
+    report_rows = left_out_report(cases, held_out)
+    LEFT_OUT.write_text(json.dumps(report_rows, indent=0) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ class Framework:
     Attributes:
         name: What people call it.
         weights: Where the fp32 weights of mixed precision are.
+        autocasts: fp32 weights are cast product by product, so what runs between layers stays fp32; else whole
+            modules are cast, and it is 16-bit.
         float32_gradients: Gradients are kept and reduced in fp32 though products are 16-bit.
         keeps_gradients: Gradient buffers exist all through the step (one flat buffer), not from backward to update.
         overlaps_data: Reduction of gradients (and gathering of shards) hides behind compute.
@@ -29,6 +31,8 @@ class Framework:
         cuts_experts: Tensor parallelism cuts each expert's matrices, beside the experts being spread over ranks.
         compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
         keeps_sequence_cut: Under sp, what products read is kept as this rank's part and gathered again in backward.
+        keeps_both_gradients: Gradients are kept in 16 bits as they come and in fp32 as they add up.
+        buffer_bytes: Flat buffers that gradients and gathered parameters pass through.
         float32_loss: The loss keeps its probabilities in fp32 whatever the kernels.
         has_library_attention: Attention comes from the vendor's library, tuned for the newest accelerators.
         repeats: What selective recomputation repeats.
@@ -37,6 +41,7 @@ class Framework:
 
     name: str = "trireme"
     weights: Weights = "master"
+    autocasts: bool = True
     float32_gradients: bool = True
     keeps_gradients: bool = False
     overlaps_data: bool = True
@@ -47,6 +52,8 @@ class Framework:
     compiles: bool = False
     has_library_attention: bool = False
     keeps_sequence_cut: bool = False
+    keeps_both_gradients: bool = False
+    buffer_bytes: int = 0
     float32_loss: bool = False
     repeats: Repeats = "attention"
     spreads_vocabulary: bool = False

@@ -15,9 +15,14 @@ from types import MappingProxyType
 
 from trireme.plan.framework import TRIREME, Framework
 
+_DEEPSPEED_BUFFERS_BYTES = 4 * 500_000_000 * 2
+"""Two buckets that gradients are gathered in, one to reduce from and one that parameters are gathered in: DeepSpeed's
+``reduce_bucket_size`` and ``allgather_bucket_size`` are 5e8 numbers of 16 bits unless set."""
+
 _MEGATRON_2021 = Framework(
     name="Megatron-LM 2021",
     weights="copy",
+    float32_gradients=False,
     float32_loss=True,
     keeps_gradients=True,
     overlaps_data=False,
@@ -42,7 +47,7 @@ _NEMO = Framework(
     cuts_experts=True,
     has_library_attention=True,
 )
-_FSDP2 = Framework(name="FSDP2", compiles=True, repeats="half")
+_FSDP2 = Framework(name="FSDP2", autocasts=False, compiles=True, repeats="half")
 
 
 def _core(name: str) -> Framework:
@@ -65,7 +70,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "megatron-core": _core("Megatron-Core"),
         "megatron-bridge": _core("Megatron-Bridge"),
         "nemo": _NEMO,
-        "nemo automodel": Framework(name="NeMo AutoModel", has_library_attention=True),
+        "nemo automodel": Framework(name="NeMo AutoModel", autocasts=False, has_library_attention=True),
         "megascale": Framework(
             name="MegaScale",
             weights="copy",
@@ -82,8 +87,15 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             keeps_gradients=True,
             overlaps_data=False,
             overlaps_pipeline=False,
+            buffer_bytes=_DEEPSPEED_BUFFERS_BYTES,
         ),
-        "deepspeed": Framework(name="DeepSpeed", weights="copy", float32_loss=True, float32_gradients=False),
+        "deepspeed": Framework(
+            name="DeepSpeed",
+            weights="copy",
+            float32_loss=True,
+            float32_gradients=False,
+            buffer_bytes=_DEEPSPEED_BUFFERS_BYTES,
+        ),
         "gpt-neox": Framework(
             name="GPT-NeoX",
             weights="copy",
@@ -92,15 +104,25 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             overlaps_data=False,
             overlaps_pipeline=False,
         ),
-        "fsdp": Framework(name="FSDP", float32_gradients=False, repeats="half"),
+        "fsdp": Framework(name="FSDP", autocasts=False, float32_gradients=False, repeats="half"),
         "fsdp2": _FSDP2,
-        "torchtitan": Framework(name="torchtitan", compiles=True, repeats="half"),
-        "llm-foundry": Framework(name="llm-foundry", float32_gradients=False),
+        "torchtitan": Framework(name="torchtitan", autocasts=False, compiles=True, repeats="half"),
+        "llm-foundry": Framework(name="llm-foundry", autocasts=False, float32_gradients=False),
         "maxtext": Framework(
-            name="MaxText", float32_gradients=False, compiles=True, repeats="half", has_library_attention=True
+            name="MaxText",
+            autocasts=False,
+            float32_gradients=False,
+            compiles=True,
+            repeats="half",
+            has_library_attention=True,
         ),
         "alpa": Framework(
-            name="Alpa", float32_gradients=False, compiles=True, overlaps_data=False, overlaps_pipeline=False
+            name="Alpa",
+            autocasts=False,
+            float32_gradients=False,
+            compiles=True,
+            overlaps_data=False,
+            overlaps_pipeline=False,
         ),
         "internevo": Framework(
             name="InternEvo", weights="copy", float32_loss=True, float32_gradients=False, keeps_gradients=True
@@ -112,7 +134,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
             name="nanotron",
             weights="copy",
             float32_loss=True,
-            keeps_sequence_cut=True,
+            keeps_both_gradients=True,
             keeps_gradients=True,
             overlaps_pipeline=False,
         ),

@@ -202,9 +202,10 @@ class _Walk:
             "parameters": sum(stage.state.parameters for stage in stages.values()),
             "optimizer": sum(stage.state.optimizer for stage in stages.values()),
             "weight_casts": sum(stage.state.casts for stage in stages.values()),
-            "buffers": WORKSPACE_BYTES + _transfer_bytes(workload),
+            "buffers": WORKSPACE_BYTES + _transfer_bytes(workload) + workload.framework.buffer_bytes,
         }
         self.fixed_bytes = sum(self.fixed.values())
+        self.update_work = sum(stage.state.gradient_copies for stage in stages.values())
 
     def play(self, actions: tuple[Action, ...]) -> Iterator[_Moment]:
         """Yield every moment at which memory may peak."""
@@ -231,7 +232,7 @@ class _Walk:
 
     def update(self) -> _Moment:
         """Everything that was kept for backward is gone, all gradients are there."""
-        return _Moment("update", None, self.all_gradients, 0, 0, 0, 0)
+        return _Moment("update", None, self.all_gradients, 0, 0, 0, self.update_work)
 
     def event(self, moment: _Moment) -> MemoryEvent:
         action = moment.action

@@ -78,7 +78,8 @@ def conditions_of(workload: Workload, section: Section) -> Conditions:
 
 def kernels_of(workload: Workload) -> Kernels:
     """The kernels that decide what is kept."""
-    return _kernels(workload.kernels, workload.precision, workload.framework.weights == "master")
+    framework = workload.framework
+    return _kernels(workload.kernels, workload.precision, framework.weights == "master" and framework.autocasts)
 
 
 @lru_cache(maxsize=64)

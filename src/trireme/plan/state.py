@@ -45,7 +45,7 @@ def state_bytes(workload: Workload) -> StateBytes:
         return StateBytes(parameter=2, gradient=2, optimizer=moments // 2, cast=0)
     if framework.weights == "master":
         return StateBytes(parameter=4, gradient=4, optimizer=moments, cast=2)
-    gradient = 4 if framework.float32_gradients else 2
+    gradient = (4 if framework.float32_gradients else 2) + (2 if framework.keeps_both_gradients else 0)
     master = 4 if framework.weights == "copy" else 0
     return StateBytes(parameter=2, gradient=gradient, optimizer=moments + master, cast=0)
 
@@ -59,12 +59,14 @@ class StateParts:
         casts: Copies in the format of products that stay as long as the step runs.
         gradients: What is kept from one micro-batch to the next.
         optimizer: Its state.
+        gradient_copies: In fp32, of 16-bit gradients, while an optimizer with fp32 copies of the weights works.
     """
 
     parameters: int
     casts: int
     gradients: int
     optimizer: int
+    gradient_copies: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -94,25 +96,28 @@ def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
     """
     each, zero = state_bytes(workload), workload.layout.zero
     is_master = workload.framework.weights == "master" or workload.precision == "bf16_pure"
-    weights = casts = gradients = optimizer = 0
+    # Under a pipeline every micro-batch would gather and reduce again: FSDP keeps both whole until the last.
+    keeps_whole = zero == 3 and workload.layout.pp > 1
+    weights = casts = gradients = optimizer = copies = 0
     for param in params:
         whole = param.numel
         shard = param.shard_numel if zero else whole
         weight_numel = shard if zero == 3 or (zero and is_master) else whole
         trained = not workload.adapters_only
         weights += weight_numel * each.parameter
-        gradients += trained * (shard if zero >= 2 else whole) * each.gradient
+        gradients += trained * (whole if zero < 2 or keeps_whole else shard) * each.gradient
+        copies += trained * shard * (4 if each.gradient == 2 and each.parameter == 2 and not is_master else 0)
         optimizer += trained * (shard * each.optimizer + _factor_bytes(workload, param))
         casts += whole * _kept_cast_bytes(workload, each, is_master=is_master)
-    return StateParts(parameters=weights, casts=casts, gradients=gradients, optimizer=optimizer)
+    return StateParts(parameters=weights, casts=casts, gradients=gradients, optimizer=optimizer, gradient_copies=copies)
 
 
 def _kept_cast_bytes(workload: Workload, each: StateBytes, *, is_master: bool) -> int:
     zero = workload.layout.zero
-    if zero == 3:
+    if zero == 3 and workload.layout.pp == 1:
         return 0
     gathered = compute_bytes(workload.precision)
-    return gathered if zero and is_master else each.cast
+    return gathered if zero == 3 or (zero and is_master) else each.cast
 
 
 def _factor_bytes(workload: Workload, param: RankParam) -> int:

@@ -112,6 +112,8 @@ RATES: Mapping[str, Rates] = MappingProxyType(
     }
 )
 """Fitted on 2026-11-30."""
+
+SPREADS: Mapping[str, Spread] = MappingProxyType({"dense": Spread(0.85, 1.2), "experts": Spread(0.75, 1.35)})
 # fitted: end
 
 
@@ -121,5 +123,16 @@ def rates_of(workload: Workload) -> Rates:
 
 
 def spread_of(workload: Workload) -> Spread:
-    """Give how far real runs lie from predictions of this kind."""
-    return Spread(0.85, 1.2)
+    """Give how far real runs lie from predictions of this kind.
+
+    Where no run on the generation was compared with, the interval is half as wide again on either side.
+    """
+    spread = SPREADS["experts" if _has_experts(workload) else "dense"]
+    if family_of(workload.cluster.accelerator) in RATES:
+        return spread
+    return Spread(spread.low / 1.5, spread.high * 1.5)
+
+
+def _has_experts(workload: Workload) -> bool:
+    blocks = {id(block): block for stack in workload.model.stacks for block in stack.blocks}
+    return any(op.experts is not None for block in blocks.values() for op in block.ops)

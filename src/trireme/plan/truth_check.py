@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.errors import TriremeError
@@ -13,9 +13,9 @@ from trireme.plan.time_data import data_spans
 from trireme.plan.time_stage import build_stages
 from trireme.plan.time_step import StepTime, estimate_step
 from trireme.plan.time_table import rates_of, spread_of
+from trireme.plan.truth_fit import brief, holds
 from trireme.plan.truth_row import Row, Unreadable, measured_bytes, read_rows
 from trireme.plan.truth_workload import Run, run_of
-from trireme.plan.workload import Workload
 
 Counter = Literal["allocator", "reserved", "device"]
 """Who counted a measured peak: the allocator's live bytes, what it keeps, or the device with its context."""
@@ -88,7 +88,7 @@ def check_run(row: Row) -> RunCheck:
 
 def _checked(run: Run, *, truth_s: float | None) -> RunCheck:
     counter = counter_of(run.row)
-    memory = estimate_peak(_brief(run.workload))
+    memory = estimate_peak(brief(run.workload))
     time = _layers_only(run) if run.is_layers_only else estimate_step(run.workload)
     return RunCheck(
         row=run.row,
@@ -97,23 +97,13 @@ def _checked(run: Run, *, truth_s: float | None) -> RunCheck:
         high_s=time.high_s,
         mfu=time.mfu,
         peak_bytes=counted_bytes(memory, counter),
-        fits=memory.fits,
+        fits=holds(memory),
         counter=counter,
         truth_s=truth_s,
         truth_bytes=measured_bytes(run.row),
         assumed=run.assumed,
         layout_class=layout_class(run),
     )
-
-
-def _brief(workload: Workload) -> Workload:
-    """The same with fewer micro-batches: once the pipeline is full, memory goes up and down in the same way."""
-    layout = workload.layout
-    count = min(layout.num_microbatches, 2 * layout.pp + 1)
-    if count == layout.num_microbatches:
-        return workload
-    seqs = count * workload.microbatch_seqs * layout.dp
-    return replace(workload, layout=replace(layout, microbatches_per_step=count), global_batch_seqs=seqs)
 
 
 def _layers_only(run: Run) -> StepTime:

@@ -16,6 +16,8 @@ from trireme.plan.workload import KernelSet, PrecisionName
 _FUSED_SINCE = 2023
 """Until then Megatron and DeepSpeed kept score matrices; from then on fused attention is what everybody runs."""
 
+_MEGATRON_FUSED_SINCE = 2024
+
 _SHARDED_BY_DEFAULT = ("Megatron-Core", "Megatron-Bridge", "NeMo")
 
 
@@ -43,6 +45,9 @@ def framework_of(row: Row) -> Framework:
         found = FRAMEWORKS["megatron-lm 2021"]
     if re.search(r"vocab-|interlaced", row.text("schedule")):
         found = replace(found, spreads_vocabulary=True)
+    if found.name == "Megatron-DeepSpeed" and precision_of(row) == "bf16":
+        # Its bfloat16 optimizer adds gradients up in fp32 beside the 16-bit ones.
+        found = replace(found, float32_gradients=True, keeps_both_gradients=True)
     if row.text("etp") == "1":
         found = replace(found, cuts_experts=False)
     return found
@@ -54,14 +59,14 @@ def _year(row: Row) -> int:
 
 
 def kernels_of(row: Row, framework: Framework) -> KernelSet:
-    """Say which kernels ran: score matrices before 2023, fused everything under compilers and Megatron, else flash."""
+    """Say which kernels ran: Megatron kept score matrices unless told otherwise; everybody fused the rest by then."""
     if "flash attention" in row.text("notes").lower():
         return "fused"
-    if _year(row) < _FUSED_SINCE and framework.name not in ("InternEvo", "llm-foundry"):
+    since = _MEGATRON_FUSED_SINCE if framework.name in ("Megatron-LM", "Megatron-DeepSpeed") else _FUSED_SINCE
+    if _year(row) < since and framework.name not in ("InternEvo", "llm-foundry", "NeMo"):
         return "unflashed"
-    if framework.compiles or "Megatron" in framework.name or framework.name in ("NeMo", "MegaScale", "PaddleNLP"):
-        return "fused"
-    return "flash"
+    is_eager = framework.name in ("FSDP", "nanotron", "NeMo AutoModel", "MindSpeed", "DeepSpeed", "PaddleNLP")
+    return "flash" if is_eager else "fused"
 
 
 def precision_of(row: Row) -> PrecisionName:
@@ -195,7 +200,9 @@ def _sharding(row: Row, framework: Framework, *, dp: int) -> tuple[int, int]:
     """ZeRO's stage and over how many ranks it shards."""
     said = row.text("zero").lower()
     if not said:
-        zero = 1 if framework.name in _SHARDED_BY_DEFAULT else 3 if "FSDP" in framework.name else 0
+        is_new_megatron = framework.name in ("Megatron-LM", "MegaScale") and _year(row) >= _MEGATRON_FUSED_SINCE
+        is_sharded = framework.name in _SHARDED_BY_DEFAULT or is_new_megatron
+        zero = 1 if is_sharded else 3 if "FSDP" in framework.name else 0
     elif "distributed optimizer" in said:
         zero = 1
     elif re.search(r"fsdp|full_shard|zero-3|\b3\b", said):

@@ -17,7 +17,7 @@ _OWN_ATTENTION = ("deepseek", "kimi", "moonlight", "gpt-oss", "llama-4", "glm")
 """Families whose layers a handful of numbers doesn't say: latent attention, windows, experts in every second layer."""
 
 
-def model_of(row: Row) -> ModelGraph:
+def model_of(row: Row, *, dropout: float = 0.0) -> ModelGraph:
     """Give the graph of a row's model: of its dimensions where they are given, else of its name.
 
     Raises:
@@ -32,7 +32,7 @@ def model_of(row: Row) -> ModelGraph:
         if known is not None and not row.text("layers"):
             return known
         raise Unreadable(f"{', '.join(missing)} not given and no known model is called {row.text('model')!r}")
-    return _from_numbers(row)
+    return _from_numbers(row, dropout=dropout)
 
 
 def _is_better_named(row: Row, known: ModelGraph) -> bool:
@@ -53,7 +53,7 @@ def _named(name: str) -> ModelGraph | None:
     return None
 
 
-def _from_numbers(row: Row) -> ModelGraph:
+def _from_numbers(row: Row, *, dropout: float) -> ModelGraph:
     is_gated = row.text("act").lower() in _GATED
     experts = row.count("experts") or 0
     hidden, heads = row.needed("hidden"), row.needed("heads")
@@ -71,6 +71,7 @@ def _from_numbers(row: Row) -> ModelGraph:
         gated=is_gated,
         tied=row.text("tied_emb") == "1",
         learned_positions=None if is_gated else row.count("seq_len"),
+        dropout=0.0 if is_gated else dropout,
         num_experts=experts,
         top_k=(row.count("topk") or 1) if experts else 0,
         d_expert=(row.count("moe_ffn") or row.count("ffn") or 4 * hidden) if experts else 0,
@@ -79,7 +80,7 @@ def _from_numbers(row: Row) -> ModelGraph:
 
 
 @lru_cache(maxsize=1024)
-def _build(**numbers: int | bool | None) -> ModelGraph:
+def _build(**numbers: float | bool | None) -> ModelGraph:
     from trireme.graph import DecoderNumbers, read_numbers
 
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from trireme.errors import ConfigError, LayoutError
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.truth_cluster import cluster_of
+from trireme.plan.truth_fit import fitted
 from trireme.plan.truth_layout import (
     degrees_of,
     framework_of,
@@ -18,6 +19,9 @@ from trireme.plan.truth_layout import (
 from trireme.plan.truth_model import ASSUMED_VOCAB, model_of
 from trireme.plan.truth_row import Row, Unreadable
 from trireme.plan.workload import Workload
+
+_DROPOUT = 0.1
+"""Megatron's default while it kept score matrices; masks of dropout are kept too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,9 @@ def _run_of(row: Row) -> Run:
     if row.text("gpu").lower() in ("", "not stated", "unknown"):
         raise Unreadable("gpu is not given")
     cluster = cluster_of(row.text("gpu"), row.text("interconnect"), row.needed("gpu_count"))
-    model = model_of(row)
     framework, schedule = framework_of(row), schedule_of(row)
+    kernels = kernels_of(row, framework)
+    model = model_of(row, dropout=_DROPOUT if kernels == "unflashed" else 0.0)
     degrees = degrees_of(row, schedule=schedule, num_layers=model.num_layers)
     layout = layout_of(row, degrees, schedule=schedule, framework=framework)
     assumed = list(degrees.assumed)
@@ -69,12 +74,15 @@ def _run_of(row: Row) -> Run:
         precision=precision_of(row),
         global_batch_seqs=degrees.global_batch_seqs,
         seq_len=row.needed("seq_len"),
-        kernels=kernels_of(row, framework),
+        kernels=kernels,
         framework=framework,
         adapters_only=row.text("task").lower() == "lora",
     )
     if "redis" in row.text("schedule"):
         workload = replace(workload, cuts=_balanced(workload))
+    if not row.text("recompute"):
+        workload, share = fitted(workload)
+        assumed += [f"{share:.0%} of the layers recomputed, so that it fits"] if share else []
     is_layers_only = "not a whole step" in row.text("notes")
     return Run(row=row, workload=workload, is_layers_only=is_layers_only, assumed=tuple(assumed))
 
