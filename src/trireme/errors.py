@@ -24,6 +24,8 @@ class TriremeError(Exception):
     """A mistake a user can mend. ``key`` names its sentence in the catalogue, ``values`` fill it."""
 
     exit_code = 2
+    said_elsewhere = False
+    """Whether another rank shows this to the user."""
 
     def __init__(self, key: str, /, **values: object) -> None:
         self.key = key

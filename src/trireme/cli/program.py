@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:  # a caller may have closed it
             sys.stdout.flush()
     except TriremeError as error:
-        print_error(str(error))
+        if not error.said_elsewhere:
+            print_error(_of_rank(str(error)))
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         print_line(error.format_message())
@@ -48,6 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _report(error)
     return status
+
+
+def _of_rank(text: str) -> str:
+    """Say which rank speaks, where it is not the one that usually does."""
+    rank = os.environ.get("RANK", "0")
+    return text if rank in ("", "0") else f"[rank {rank}] {text}"
 
 
 def _run(words: list[str]) -> int:

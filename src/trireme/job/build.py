@@ -14,16 +14,16 @@ from trireme.config import RunConfig
 from trireme.data import Batch, PreparedData
 from trireme.errors import LayoutError, ModelError
 from trireme.job.initial import init_weights
+from trireme.job.layout import Arrangement
 from trireme.job.options import RunOptions
 from trireme.job.reading import DataShare, Reading
 from trireme.job.sample import build_sampler
-from trireme.job.spreading import Outputs, needs_ranks, spread_module
+from trireme.job.spreading import Outputs, spread_module
 from trireme.job.team import Team
 from trireme.mesh import choose_device, set_threads
 from trireme.models import build_model, call_model, check_isolation, keep_freed_memory, module_device
 from trireme.observe import RunFolder
 from trireme.parallel import ParallelModel
-from trireme.plan import Layout
 from trireme.train import (
     Callback,
     Decision,
@@ -130,13 +130,13 @@ def build_pieces(
     peak_flops_per_s: float | None,
     options: RunOptions,
     run_dir: Path,
-    layout: Layout,
+    arrangement: Arrangement,
     notice: Notice,
 ) -> Pieces:
     """Put together what ``fit`` runs."""
     train, stream, held_out = config.train, data.train, data.evaluation
     batch_seqs = train.global_batch_seqs
-    parallel = _spread(machine, layout=layout, data=data, config=config, notice=notice)
+    parallel = _spread(machine, arrangement=arrangement, data=data, config=config, notice=notice)
     reading = Reading(data, config=config, plan=plan, share=DataShare.of(parallel))
     writer = machine.module if parallel is None else Outputs(parallel)
     return Pieces(
@@ -155,20 +155,20 @@ def build_pieces(
         callbacks=callbacks,
         settings=config,
         flops_per_token=flops_per_token,
-        peak_flops_per_s=None if peak_flops_per_s is None else peak_flops_per_s * layout.world_size,
+        peak_flops_per_s=None if peak_flops_per_s is None else peak_flops_per_s * arrangement.layout.world_size,
         allow_missing=options.allow_missing,
     )
 
 
 def _spread(
-    machine: Machine, *, layout: Layout, data: PreparedData, config: RunConfig, notice: Notice
+    machine: Machine, *, arrangement: Arrangement, data: PreparedData, config: RunConfig, notice: Notice
 ) -> ParallelModel | None:
     """Spread the module over the ranks of the layout; None where one device does everything as written."""
-    if not needs_ranks(layout):
+    if not arrangement.needs_ranks:
         return None
     batch = data.train.read(0, global_batch_seqs=config.train.global_batch_seqs)
     return spread_module(
-        machine.module, batch, layout=layout, objective=machine.objective, seed=config.run.seed, notice=notice
+        machine.module, batch, arrangement=arrangement, objective=machine.objective, seed=config.run.seed, notice=notice
     )
 
 
@@ -199,16 +199,16 @@ def compile_module(
     data: PreparedData,
     folder: RunFolder,
     max_steps: int,
-    layout: Layout,
+    arrangement: Arrangement,
     notice: Notice,
 ) -> None:
     """Compile the module's blocks if the settings, or what was measured once in this run folder, say so."""
     train = config.train
     if train.compile == "off":
         return
-    if needs_ranks(layout):
+    if arrangement.needs_ranks:
         if train.compile == "on":
-            raise LayoutError("job.compile_layout", layout=layout)
+            raise LayoutError("job.compile_layout", layout=arrangement.layout)
         return
     batch = data.train.read(0, global_batch_seqs=train.global_batch_seqs)
     objective, precision = machine.objective, machine.precision

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trireme.config import LayoutSection
 from trireme.errors import LayoutError
-from trireme.plan import Layout, ParsedLayout, Plan, parse_layout, parse_plan
+from trireme.plan import LayerRecompute, Layout, ParsedLayout, Plan, parse_layout, parse_plan
 
 Notice = Callable[[str], None]
 
 
-def resolve_layout(section: LayoutSection, *, ranks: int, notice: Notice) -> Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """How a run is spread: its layout, and what a plan says beyond it.
+
+    ``cuts`` are the blocks at which stages begin, none for balanced ones; ``recompute`` is by block.
+    """
+
+    layout: Layout
+    cuts: tuple[str, ...] = ()
+    recompute: Mapping[str, LayerRecompute] = field(default_factory=dict)
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether the run is more than one device doing everything as written."""
+        return self.layout.world_size > 1 or self.layout.recompute != "none" or bool(self.recompute)
+
+
+def resolve_layout(section: LayoutSection, *, ranks: int, notice: Notice) -> Arrangement:
     """Return what ``layout`` says, with the data-parallel degree filled in.
 
     Raises:
         LayoutError: It is no layout, or one for another number of ranks; how to start as many is said.
     """
     if section.text is not None and section.text.endswith(".json"):
-        layout = load_plan(Path(section.text)).layout
+        arrangement = _of_plan(load_plan(Path(section.text)))
     else:
         parsed = _parse(section, ranks=ranks)
         for text in parsed.notices:
             notice(text)
-        layout = parsed.layout
+        arrangement = Arrangement(layout=parsed.layout)
+    layout = arrangement.layout
     if layout.world_size != ranks:
         raise LayoutError("job.other_ranks", layout=layout, needs=layout.world_size, ranks=ranks)
-    return layout
+    return arrangement
+
+
+def _of_plan(plan: Plan) -> Arrangement:
+    """Take from a plan what a run can do; a plan that asks for more is refused by name."""
+    offloaded = [layer.path for layer in plan.layers if layer.offload]
+    if offloaded:
+        raise LayoutError("job.plan_offload", path=offloaded[0])
+    recompute = {layer.path: layer.recompute for layer in plan.layers}
+    return Arrangement(layout=plan.layout, cuts=plan.cuts, recompute=recompute)
 
 
 def _parse(section: LayoutSection, *, ranks: int) -> ParsedLayout:
+    if section.text == "auto":
+        raise LayoutError("job.no_auto")
     asked = section.text if section.text is not None else section.given
     if ranks > 1:
         return parse_layout(asked, ranks=ranks)

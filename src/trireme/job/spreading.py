@@ -9,20 +9,21 @@ import torch
 from torch import nn
 
 from trireme.data import Batch
+from trireme.job.layout import Arrangement
 from trireme.parallel import ParallelModel, parallelize
-from trireme.plan import Layout
 from trireme.train import Objective, host_tensors, take_rows
 
 _EXAMPLE_ROWS = 2
 
 
-def needs_ranks(layout: Layout) -> bool:
-    """Whether the run is more than one device doing everything as written."""
-    return layout.world_size > 1 or layout.recompute != "none"
-
-
 def spread_module(
-    module: nn.Module, batch: Batch, *, layout: Layout, objective: Objective, seed: int, notice: Callable[[str], None]
+    module: nn.Module,
+    batch: Batch,
+    *,
+    arrangement: Arrangement,
+    objective: Objective,
+    seed: int,
+    notice: Callable[[str], None],
 ) -> ParallelModel:
     """Spread a module over the ranks, as it is called and scored in training.
 
@@ -34,7 +35,17 @@ def spread_module(
     def loss_fn(outputs: Any, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, int]:
         return objective.score(outputs, tensors, count=1).loss_sum, 1
 
-    return parallelize(module, layout, example=example, call=objective.call, loss_fn=loss_fn, seed=seed, notice=notice)
+    return parallelize(
+        module,
+        arrangement.layout,
+        example=example,
+        call=objective.call,
+        loss_fn=loss_fn,
+        cuts=arrangement.cuts,
+        recompute=arrangement.recompute,
+        seed=seed,
+        notice=notice,
+    )
 
 
 class Outputs(nn.Module):

@@ -35,7 +35,7 @@ class Team:
             return find()
         outcome = _outcome(find) if self.leads else None
         told = self._told(outcome)
-        found: _T = _taken(told if outcome is None else outcome)
+        found: _T = _taken(_heard(told) if outcome is None else outcome)
         return found
 
     def lead_first(self, do: Callable[[], _T]) -> _T:
@@ -47,8 +47,12 @@ class Team:
         if self.size == 1:
             return do()
         outcome = _outcome(do) if self.leads else None
-        _taken(self._told(outcome if isinstance(outcome, _Refused) else _Found(value=None)))
-        return do() if outcome is None else _taken(outcome)
+        told = self._told(outcome if isinstance(outcome, _Refused) else _Found(value=None))
+        if outcome is not None:
+            first: _T = _taken(outcome)
+            return first
+        _taken(_heard(told))
+        return do()
 
     def _told(self, outcome: Any) -> Any:
         box = [outcome]
@@ -83,6 +87,13 @@ def _outcome(find: Callable[[], Any]) -> _Found | _Refused:
         return _Refused(error=error)
     except Exception as error:
         return _Refused(error=TrainError("job.lead_failed", reason=error), cause=error)
+
+
+def _heard(outcome: _Found | _Refused) -> _Found | _Refused:
+    """Take what the leading rank tells; it shows a refusal itself."""
+    if isinstance(outcome, _Refused):
+        outcome.error.said_elsewhere = True
+    return outcome
 
 
 def _taken(outcome: Any) -> Any:

@@ -21,11 +21,10 @@ from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
 from trireme.job.follower import FollowerFolder
 from trireme.job.initial import check_init_from
-from trireme.job.layout import resolve_layout
+from trireme.job.layout import Arrangement, resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
 from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
-from trireme.job.spreading import needs_ranks
 from trireme.job.team import Team
 from trireme.mesh import LaunchEnvironment, choose_device, joined_ranks, program_memory_bytes, reset_peak_memory
 from trireme.observe import (
@@ -43,7 +42,6 @@ from trireme.observe import (
     environment,
     opening_report,
 )
-from trireme.plan import Layout
 from trireme.train import (
     Callback,
     FitResult,
@@ -87,17 +85,17 @@ def run_training(
     """
     launch = LaunchEnvironment.from_environ()
     notices: list[str] = []
-    layout = resolve_layout(loaded.config.layout, ranks=launch.world_size, notice=notices.append)
+    arrangement = resolve_layout(loaded.config.layout, ranks=launch.world_size, notice=notices.append)
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
     if options.overwrite:
         check_init_from(loaded.config.model.init_from, run_dir=path)
     with ExitStack() as stack:
-        if needs_ranks(layout):
+        if arrangement.needs_ranks:
             stack.enter_context(joined_ranks(launch, device=choose_device()))
         team = Team(rank=launch.rank, size=launch.world_size)
         console = stack.enter_context(closing(_open_console(loaded, team=team)))
         folder = stack.enter_context(_open_folder(path, options=options, team=team))
-        attempt = _Attempt(loaded, folder=folder, options=options, console=console, team=team, layout=layout)
+        attempt = _Attempt(loaded, folder=folder, options=options, console=console, team=team, arrangement=arrangement)
         for text in notices:
             attempt.note(text)
         return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
@@ -133,11 +131,11 @@ class _Attempt:
         options: RunOptions,
         console: Console,
         team: Team,
-        layout: Layout,
+        arrangement: Arrangement,
     ) -> None:
         self.loaded = loaded
         self.team = team
-        self.layout = layout
+        self.arrangement = arrangement
         self.config: RunConfig = loaded.config
         self.folder = folder
         self.options = options
@@ -275,7 +273,7 @@ class _Attempt:
             data=data,
             folder=self.folder,
             max_steps=course.plan.max_steps,
-            layout=self.layout,
+            arrangement=self.arrangement,
             notice=self.note,
         )
         return machine
@@ -302,7 +300,7 @@ class _Attempt:
             peak_flops_per_s=forecast.peak_flops_per_s,
             options=self.options,
             run_dir=self.folder.path,
-            layout=self.layout,
+            arrangement=self.arrangement,
             notice=self.note,
         )
         return Training(pieces)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
@@ -51,7 +52,7 @@ from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
 from trireme.parallel.unit import wrap_forward
-from trireme.plan import Layout, parse_layout, stages_of_rank
+from trireme.plan import Layout, ModelFacts, parse_layout, require_legal, stages_of_rank
 from trireme.words import say
 
 Notice = Callable[[str], None]
@@ -65,6 +66,7 @@ def parallelize(
     call: Call = call_by_name,
     loss_fn: LossFn | None = None,
     cuts: tuple[str, ...] = (),
+    recompute: Mapping[str, Recompute] | None = None,
     device: torch.device | None = None,
     seed: int = 0,
     notice: Notice = warnings.warn,
@@ -78,6 +80,7 @@ def parallelize(
         call: How the module is called with a batch.
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Given, the output layer may stay cut up to the loss.
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
+        recompute: What single blocks recompute, by path. Default: what the layout says, for all.
         device: What this rank computes on. Default: what it has.
         seed: Decides what dropout and the like draw.
         notice: Told of everything a person should know.
@@ -89,7 +92,7 @@ def parallelize(
         layout = parse_layout(layout, ranks=dist.get_world_size()).layout
     axes = Axes(layout, device=device or choose_device())
     building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, notice=notice)
-    return building.build(cuts)
+    return building.build(cuts, recompute or {})
 
 
 class _Building:
@@ -116,19 +119,20 @@ class _Building:
         self.notices: list[str] = []
         self._notice = notice
 
-    def build(self, cuts: tuple[str, ...]) -> ParallelModel:
+    def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute]) -> ParallelModel:
         """Run all transforms."""
         make_equal(self.module, notice=self.notice)
         shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
         whole_numel = sum(each.numel() for each in self.module.parameters())
         dealt = self.deal_experts()
         trace = capture(self.module, self.example, call=self.call)
+        require_legal(self.layout, ModelFacts(num_layers=len(trace.blocks), ranks=self.layout.world_size))
         tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
         self.module.to(self.axes.device)
         binding = self.cut_tensors(tensor_plan)
         surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
-        blocks = self.wrap_blocks(trace)
+        blocks = self.wrap_blocks(trace, recompute)
         sync = self.share_data(blocks, stages, binding, dealt)
         runner, holders = self.build_runner(stages, surroundings, sync)
         holdings = {
@@ -230,14 +234,17 @@ class _Building:
         ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))
         return PipelineRunner(executor, surroundings=surroundings, sync=sync, ties=ties), ties.holders
 
-    def wrap_blocks(self, trace: ModelTrace) -> list[nn.Module]:
+    def wrap_blocks(self, trace: ModelTrace, recompute: Mapping[str, Recompute]) -> list[nn.Module]:
         """Have this rank's blocks recompute; returns them."""
-        blocks = [self.module.get_submodule(path) for path in trace.blocks]
-        own = [block for block in blocks if next(block.parameters(), None) is not None]
-        kind = cast(Recompute, self.layout.recompute)
-        for block in own if kind != "none" else ():
-            wrap_forward(block, lambda forward: recomputed(forward, kind=kind))
-        return own
+        if unknown := [path for path in recompute if path not in trace.blocks]:
+            raise LayoutError("ranks.no_block", path=unknown[0], blocks=", ".join(trace.blocks))
+        blocks = {path: self.module.get_submodule(path) for path in trace.blocks}
+        own = {path: block for path, block in blocks.items() if next(block.parameters(), None) is not None}
+        for path, block in own.items():
+            kind = recompute.get(path, cast(Recompute, self.layout.recompute))
+            if kind != "none":
+                wrap_forward(block, functools.partial(recomputed, kind=kind))
+        return list(own.values())
 
     def share_data(
         self,

@@ -135,4 +135,12 @@ TEXTS = {
         en="Rank 0 failed: {reason}.",
         zh="rank 0 失败：{reason}。",
     ),
+    "no_auto": Text(
+        en="layout = auto is not there yet; trireme plan finds a layout and writes a plan.json, which layout takes.",
+        zh="layout = auto 目前尚不支持；可用 trireme plan 找到布局并写出 plan.json，再交给 layout 使用。",
+    ),
+    "plan_offload": Text(
+        en="The plan offloads {path}, which training does not do yet; plan without offload.",
+        zh="该计划要求卸载（offload）{path}，训练目前还不支持；请不用 offload 重新规划。",
+    ),
 }

@@ -1,0 +1,76 @@
+"""``trireme train --nproc-per-node``: the same run on many ranks, and on another layout after a stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.train_command import SETTINGS, TEXT
+
+SAME = 2e-5
+"""fp32 over ten steps, relative: sums in another order, which AdamW makes larger."""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("trireme")
+    return subprocess.run([str(program), *words], cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def make_folder(path: Path) -> Path:
+    settings: dict[str, Any] = {**SETTINGS, "train": {**SETTINGS["train"], "schedule": "constant", "warmup_steps": 0}}
+    settings["train"] |= {"global_batch_seqs": 5, "microbatch_seqs": None, "max_steps": 4}
+    (path / "text.txt").write_text(TEXT, encoding="utf-8")
+    (path / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+def losses(log: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in log.read_text().splitlines()]
+
+
+def test_a_run_goes_from_layout_to_layout_and_keeps_its_losses(tmp_path: Path) -> None:
+    """CKP, RES: five samples a step on three data-parallel ranks, then a pipeline, then one process."""
+    folder = make_folder(tmp_path)
+    alone = run(folder, "train", "run.yaml", "run.dir=alone", "train.max_steps=8")
+    assert alone.returncode == 0, alone.stderr
+    words = ["train", "run.yaml", "run.dir=moving"]
+    stops = [
+        [*words, "--nproc-per-node", "3", "layout.zero=2"],
+        [*words, "--resume", "--extend", "hold", "train.max_steps=6", "--nproc-per-node", "4", "layout=tp=2,pp=2"],
+        [*words, "--resume", "--extend", "hold", "train.max_steps=8"],
+    ]
+    for command in stops:
+        done = run(folder, *command)
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert done.stdout.count("Next") == 1, "one rank speaks"
+    expected = losses(folder / "alone" / "log.jsonl")
+    assert losses(folder / "moving" / "log.jsonl") == pytest.approx(expected, rel=SAME)
+    alone_eval, moving_eval = (
+        (folder / name / "evals.jsonl").read_text().splitlines()[-1] for name in ("alone", "moving")
+    )
+    assert json.loads(moving_eval)["eval_loss"] == pytest.approx(json.loads(alone_eval)["eval_loss"], rel=SAME)
+
+
+def test_a_layout_that_needs_more_ranks_says_how_to_start_them(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    refused = run(folder, "train", "run.yaml", "layout.tp=2")
+    assert refused.returncode == 2
+    assert "--nproc-per-node 2" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (folder / "runs").exists()
+    refused = run(folder, "train", "run.yaml", "--nproc-per-node", "3", "layout.tp=2")
+    assert refused.returncode == 2
+    assert refused.stderr.count("error:") == 1, "refused before any rank was started"
+
+
+def test_what_one_rank_refuses_ends_all_with_one_message(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    refused = run(folder, "train", "run.yaml", "--nproc-per-node", "2", "data.sources=nowhere.txt")
+    assert refused.returncode == 2
+    assert refused.stderr.count("nowhere.txt") == 1, refused.stderr
+    assert "Traceback" not in refused.stderr
