@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from trireme.errors import TrainError, TriremeError
+from trireme import __version__
+from trireme.errors import LayoutError, TrainError, TriremeError
 
 _T = TypeVar("_T")
 
@@ -54,10 +56,34 @@ class Team:
         _taken(_heard(told))
         return do()
 
+    def check_alike(self, settings: str) -> None:
+        """Refuse ranks that were started with other settings or another Trireme than the leading one.
+
+        Raises:
+            LayoutError: One was; the first that differs is named, with a line that does.
+        """
+        if self.size == 1:
+            return
+        own = (__version__, settings)
+        everyone: list[tuple[str, str]] = [own] * self.size
+        dist.all_gather_object(everyone, own)
+        for rank, (version, text) in enumerate(everyone):
+            if (version, text) != everyone[0]:
+                raise LayoutError("job.unlike_ranks", rank=rank, first=_first_difference(everyone[0], (version, text)))
+
     def _told(self, outcome: Any) -> Any:
         box = [outcome]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+
+def _first_difference(one: tuple[str, str], other: tuple[str, str]) -> str:
+    """Show what differs first: the version, else a line of the settings."""
+    if one[0] != other[0]:
+        return f"trireme {one[0]} / {other[0]}"
+    pairs = zip_longest(one[1].splitlines(), other[1].splitlines(), fillvalue="-")
+    mine, theirs = next((mine, theirs) for mine, theirs in pairs if mine != theirs)
+    return f"{mine.strip()} / {theirs.strip()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,7 @@ def run_training(
         if arrangement.needs_ranks:
             stack.enter_context(joined_ranks(launch, device=choose_device()))
         team = Team(rank=launch.rank, size=launch.world_size)
+        team.check_alike(loaded.to_yaml())
         console = stack.enter_context(closing(_open_console(loaded, team=team)))
         folder = stack.enter_context(_open_folder(path, options=options, team=team))
         attempt = _Attempt(loaded, folder=folder, options=options, console=console, team=team, arrangement=arrangement)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from trireme.errors import LayoutError
 from trireme.words import say
@@ -25,6 +26,17 @@ def make_equal(module: nn.Module, *, notice: Callable[[str], None]) -> None:
     if differing:
         shown = ", ".join(differing[:_SHOWN])
         notice(say("ranks.made_equal", count=len(differing), names=shown))
+
+
+def check_statistics(module: nn.Module, *, num_parts: int) -> None:
+    """Refuse statistics over a batch that is cut: each part would have its own.
+
+    Raises:
+        LayoutError: A batch norm would see a part of the batch; it is named, with what works.
+    """
+    for path, each in module.named_modules():
+        if num_parts > 1 and isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm):
+            raise LayoutError("ranks.batch_norm", path=path, kind=type(each).__name__, parts=num_parts)
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -32,7 +32,7 @@ from trireme.interpret import (
     shard_parameters,
 )
 from trireme.mesh import choose_device
-from trireme.parallel.agreement import make_equal
+from trireme.parallel.agreement import check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
@@ -121,6 +121,7 @@ class _Building:
 
     def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute]) -> ParallelModel:
         """Run all transforms."""
+        check_statistics(self.module, num_parts=self.layout.dp * self.layout.cp * self.layout.num_microbatches)
         make_equal(self.module, notice=self.notice)
         shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
         whole_numel = sum(each.numel() for each in self.module.parameters())

@@ -143,4 +143,8 @@ TEXTS = {
         en="The plan offloads {path}, which training does not do yet; plan without offload.",
         zh="该计划要求卸载（offload）{path}，训练目前还不支持；请不用 offload 重新规划。",
     ),
+    "unlike_ranks": Text(
+        en="Rank {rank} was started otherwise than rank 0: {first}. Start all ranks with the same settings and version.",
+        zh="rank {rank} 的启动方式与 rank 0 不同：{first}。请让所有 rank 使用相同的配置和版本。",
+    ),
 }

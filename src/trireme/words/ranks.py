@@ -64,4 +64,10 @@ TEXTS = {
         en="{path} is no block of this model that could recompute; its blocks are {blocks}.",
         zh="{path} 不是该模型中可以重算的块；它的块有 {blocks}。",
     ),
+    "batch_norm": Text(
+        en="{path} ({kind}) takes statistics over the batch, and this layout cuts it into {parts} parts; use a norm over "
+        "features (LayerNorm, GroupNorm), or a layout that keeps the batch whole.",
+        zh="{path}（{kind}）要对整个批次做统计，而该布局把批次切成 {parts} 份；请改用按特征归一化的层（LayerNorm、GroupNorm），"
+        "或使用不切分批次的布局。",
+    ),
 }
