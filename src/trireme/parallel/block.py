@@ -27,9 +27,10 @@ def _stacked(module: nn.Module, path: str) -> Iterator[str]:
     for name, child in module.named_children():
         place = _join(path, name)
         members = _members(child, place) if isinstance(child, _CONTAINERS) else []
-        if _is_stack(members) or _is_stage_list(members):
+        is_stack = _is_stack(members)
+        if is_stack or _is_stage_list(members):
             for member_path, member in members:
-                inner = [] if _is_stack(members) else list(_stacked(member, member_path))
+                inner = [] if is_stack else list(_stacked(member, member_path))
                 yield from inner or [member_path]
         else:
             yield from _stacked(child, place)

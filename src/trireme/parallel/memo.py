@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trireme.parallel.absent import Absence
-from trireme.parallel.tracing_private import pytree
+from trireme.parallel.tracing_private import bare_function_calls, pytree
 from trireme.parallel.value import seen_shape, tensors_in
 
 _PLACE_NAMES = ("layer", "idx", "index", "block_id", "number")
@@ -60,7 +60,8 @@ class Outcome:
     def build(self, absence: Absence, args: Any, kwargs: Any) -> Any:
         """Give the result, absent."""
         given = list(tensors_in(args, kwargs))
-        leaves = [self._leaf(absence, leaf, given) for leaf in self.leaves]
+        with bare_function_calls():
+            leaves = [self._leaf(absence, leaf, given) for leaf in self.leaves]
         return pytree.tree_unflatten(leaves, self.spec)
 
     def _leaf(self, absence: Absence, leaf: Any, given: list[Tensor]) -> Any:
@@ -113,6 +114,12 @@ def _fits(expected: Any, found: Any) -> bool:
     return bool(expected == found)
 
 
+def outcome_key(signature: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Give under what a block's outcome is remembered."""
+    with bare_function_calls():
+        return (signature, module.training, describe(args), describe(kwargs))
+
+
 def describe(value: Any) -> Any:
     """Give what of arguments decides about the shapes of results, as a key."""
     if isinstance(value, Tensor):
@@ -124,15 +131,18 @@ def describe(value: Any) -> Any:
     return (type(value), value) if isinstance(value, _PLAIN) else type(value)
 
 
-def signature_of(module: nn.Module) -> Any:
-    """Give what of a block decides about its shapes: its classes, settings and the shapes of what it holds."""
+_SIGNATURES: dict[Any, int] = {}
+
+
+def signature_of(module: nn.Module) -> int:
+    """Give a number for what of a block decides about its shapes: classes, settings, the shapes of what it holds."""
     parts: list[Any] = []
     for path, each in module.named_modules():
         settings = sorted((name, value) for name, value in vars(each).items() if _is_setting(name, value))
         held = [*each._parameters.items(), *each._buffers.items()]
         shapes = tuple((name, None if value is None else (*value.shape, value.dtype)) for name, value in held)
         parts.append((path, type(each), repr(settings), shapes))
-    return tuple(parts)
+    return _SIGNATURES.setdefault(tuple(parts), len(_SIGNATURES))
 
 
 def _is_setting(name: str, value: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trireme.errors import LayoutError
 from trireme.parallel.absent import Absence, become
 from trireme.parallel.gate import Gate, run_hooks
-from trireme.parallel.memo import describe
+from trireme.parallel.memo import outcome_key
 from trireme.parallel.route import Route
 from trireme.parallel.trace import Memo, label_block, list_outputs
 from trireme.parallel.tracing_private import is_innermost
@@ -108,19 +108,16 @@ class StageRun(Walk):
             result = call(*args, **kwargs)
         if any(is_absent(leaf) for leaf in list_outputs(result)):
             raise LayoutError("parallel.stage_absent_result", block=gate.path)
-        known = self.memo.get(self._key(gate, module, args, kwargs))
+        known = self.memo.get(outcome_key(gate.signature, module, args, kwargs))
         if known is not None and known.is_assumed and not known.agrees_with(result):
             raise LayoutError("parallel.stage_not_as_assumed", block=gate.path)
         return result
 
     def _known(self, gate: Gate, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        known = self.memo.get(self._key(gate, module, args, kwargs))
+        known = self.memo.get(outcome_key(gate.signature, module, args, kwargs))
         if known is None:
             raise StaleRouteError
         return run_hooks(module, args, kwargs, known.build(self.absence, args, kwargs))
-
-    def _key(self, gate: Gate, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return (gate.signature, module.training, describe(args), describe(kwargs))
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

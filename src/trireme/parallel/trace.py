@@ -17,13 +17,13 @@ from trireme.parallel.memo import (
     Meta,
     Outcome,
     assumed_outcome,
-    describe,
     holds_staged,
     meta_of,
     opaque_parts,
+    outcome_key,
     outcome_of,
 )
-from trireme.parallel.tracing_private import DEPENDS_ON_DATA, FakeTensor, pytree
+from trireme.parallel.tracing_private import DEPENDS_ON_DATA, FakeTensor, bare_function_calls, pytree
 from trireme.parallel.value import ValueId, number, tensors_in, value_of
 from trireme.parallel.walk import Walk, depends, written_by
 
@@ -135,7 +135,7 @@ class Trace(Walk):
         return result
 
     def _outcome(self, gate: Gate, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        key = (gate.signature, module.training, describe(args), describe(kwargs))
+        key = outcome_key(gate.signature, module, args, kwargs)
         known = self.memo.get(key)
         if known is not None:
             self.skipped(gate, known)
@@ -212,22 +212,18 @@ def list_outputs(outputs: Any) -> list[Any]:
 
 def label_block(walk: Walk, gate: Gate, result: Any, args: Any, kwargs: Any) -> None:
     """Count a block as one call and number its results; an argument that no parameter made stays without a number."""
-    walk.count(type_name(gate))
+    walk.count(gate.path)
     given = {id(tensor) for tensor in tensors_in(args, kwargs) if value_of(tensor) is None}
     place = 0
-    for leaf in list_outputs(result):
-        if not isinstance(leaf, Tensor) or id(leaf) in given:
-            continue
-        leaf.__dict__.pop(_INSIDE, None)
-        value = ValueId(walk.calls, place)
-        number(leaf, value)
-        walk.made(leaf, value, type_name(gate))
-        place += 1
-
-
-def type_name(gate: Gate) -> str:
-    """Under what name a block is counted: that of its place in the module."""
-    return gate.path
+    with bare_function_calls():
+        for leaf in list_outputs(result):
+            if not isinstance(leaf, Tensor) or id(leaf) in given:
+                continue
+            vars(leaf).pop(_INSIDE, None)
+            value = ValueId(walk.calls, place)
+            number(leaf, value)
+            walk.made(leaf, value, gate.path)
+            place += 1
 
 
 def users_line() -> str:
