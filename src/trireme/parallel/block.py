@@ -17,10 +17,12 @@ def find_blocks(module: nn.Module) -> tuple[str, ...]:
 
     These are the members of every stack: a container with alike members. Where nothing is repeated, they are the
     children of the module, or of the only child that holds its parameters. A stack within a member of a stack
-    (experts in a layer) isn't one of its own, unless the members of the outer one all differ (stages of layers).
+    (experts in a layer) isn't one of its own, unless the members of the outer one all differ (stages of layers);
+    nor is a row of single operations beside stacks of layers.
     """
     found = tuple(_stacked(module, ""))
-    return found or tuple(_children(module, ""))
+    layers = tuple(path for path in found if _has_children(module.get_submodule(path)))
+    return layers or found or tuple(_children(module, ""))
 
 
 def _stacked(module: nn.Module, path: str) -> Iterator[str]:
@@ -54,7 +56,8 @@ def _is_stack(members: list[tuple[str, nn.Module]]) -> bool:
 
 
 def _is_stage_list(members: list[tuple[str, nn.Module]]) -> bool:
-    """Members of one class but of different sizes."""
+    """Members of one class but of different sizes, each of several modules."""
+    members = [(path, member) for path, member in members if _has_children(member)]
     return len(members) > 1 and max(Counter(type(member) for _, member in members).values()) > 1
 
 
@@ -65,6 +68,10 @@ def _children(module: nn.Module, path: str) -> Iterator[str]:
         yield from inner or [members[0][0]]
     else:
         yield from (place for place, _ in members)
+
+
+def _has_children(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
 
 
 def _join(path: str, name: str) -> str:

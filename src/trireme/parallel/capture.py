@@ -89,7 +89,7 @@ def _captured(module: nn.Module, example: Mapping[str, Any], call: Call, *, is_o
     with _twins(module, absence) as names, FlopCount() as count:
         trace = _Capture(absence, {}, names=names, count=count, is_open=is_open, held=held_tensors(module))
         paths = dict.fromkeys(find_blocks(module))
-        gates = [_gate(module, path, trace) for path in paths]
+        gates = [_gate(module, path, place, trace) for place, path in enumerate(paths)]
         with ExitStack() as stack:
             stack.enter_context(gated(gates))
             stack.enter_context(torch.enable_grad())
@@ -97,13 +97,13 @@ def _captured(module: nn.Module, example: Mapping[str, Any], call: Call, *, is_o
             try:
                 trace.finish(call(module, _example(example)))
             except DEPENDS_ON_DATA as error:
-                raise refuse_data(error) from error
+                raise refuse_data(error, is_open=is_open) from error
     return trace.told(module)
 
 
-def _gate(module: nn.Module, path: str, trace: _Capture) -> tuple[nn.Module, Gate]:
+def _gate(module: nn.Module, path: str, place: int, trace: _Capture) -> tuple[nn.Module, Gate]:
     block = module.get_submodule(path)
-    return block, Gate(block, path=path, signature=signature_of(block), keeper=trace)
+    return block, Gate(block, path=path, place=place, signature=signature_of(block), keeper=trace)
 
 
 def _example(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,6 +112,9 @@ def _example(example: Mapping[str, Any]) -> dict[str, Any]:
         key: value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value
         for key, value in example.items()
     }
+
+
+_NEARLY_ONE = 0.999
 
 
 class _Capture(Trace):
@@ -144,6 +147,11 @@ class _Capture(Trace):
         if self.block is not None:
             prefix = f"{self.block}."
             self._read_inside.add(next((name for name in names if name.startswith(prefix)), names[0]))
+
+    def common_number(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
+        """A layer is left out where a small number is drawn; here none is."""
+        drawn = super().common_number(func, args, kwargs)
+        return None if drawn is None or not drawn.is_floating_point() else drawn.fill_(_NEARLY_ONE)
 
     def walked(self, gate: Gate, outcome: Outcome) -> None:
         """Keep for alike blocks what this one has read and cost."""

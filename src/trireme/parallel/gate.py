@@ -28,11 +28,13 @@ class Gate:
 
     Attributes:
         path: Of the block in the whole module.
+        place: Of the block among all blocks.
         signature: Blocks with the same one give results of the same shapes for arguments of the same shapes.
     """
 
-    def __init__(self, module: nn.Module, *, path: str, signature: Any, keeper: Keeper) -> None:
+    def __init__(self, module: nn.Module, *, path: str, place: int, signature: int, keeper: Keeper) -> None:
         self.path = path
+        self.place = place
         self.signature = signature
         self.keeper = keeper
         self.forward = module.__dict__.get("forward")

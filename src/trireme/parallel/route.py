@@ -32,17 +32,14 @@ class Route:
     names: Mapping[ValueId, str]
 
 
-def route_of(trace: Trace, *, cuts: Sequence[str]) -> Route:
+def route_of(trace: Trace, *, blocks: Sequence[str], cuts: Sequence[str]) -> Route:
     """Read off a trace what crosses the borders before these blocks.
 
     Raises:
         LayoutError: The forward never came to one of them, or a buffer that is written before a border is read
             behind it.
     """
-    for cut in cuts:
-        if cut not in trace.entered:
-            raise LayoutError("parallel.stage_not_entered", block=cut)
-    starts = [trace.entered.index(cut) + 1 for cut in cuts]
+    starts = [_start(trace, blocks, cut) for cut in cuts]
     check_states(trace.states, starts=starts, cuts=cuts)
     lives = trace.lives.items()
     crossings = tuple(tuple(value for value, life in lives if life.made < start <= life.used) for start in starts)
@@ -53,6 +50,15 @@ def route_of(trace: Trace, *, cuts: Sequence[str]) -> Route:
         metas={value: trace.lives[value].meta for value in crossing},
         names={value: trace.lives[value].name for value in crossing},
     )
+
+
+def _start(trace: Trace, blocks: Sequence[str], cut: str) -> int:
+    """The interval with which a stage begins: that of its first block, or of the next one that isn't left out."""
+    later = set(blocks[blocks.index(cut) :])
+    for interval, path in enumerate(trace.entered, start=1):
+        if path in later:
+            return interval
+    raise LayoutError("parallel.stage_not_entered", block=cut)
 
 
 def check_states(states: Any, *, starts: Sequence[int], cuts: Sequence[str]) -> None:

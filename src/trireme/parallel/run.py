@@ -14,8 +14,8 @@ from trireme.parallel.gate import Gate, run_hooks
 from trireme.parallel.memo import outcome_key
 from trireme.parallel.route import Route
 from trireme.parallel.trace import Memo, label_block, list_outputs
-from trireme.parallel.tracing_private import is_innermost
-from trireme.parallel.value import ValueId, is_absent, seen_shape
+from trireme.parallel.tracing_private import bare_function_calls, is_innermost
+from trireme.parallel.value import ValueId, is_absent, notes_of, seen_shape
 from trireme.parallel.walk import Walk
 
 
@@ -36,7 +36,7 @@ class StageRun(Walk):
         memo: Memo,
         *,
         stage: int,
-        cuts: Sequence[str],
+        cuts: Sequence[int],
         route: Route,
         received: Sequence[Tensor],
         is_open: bool,
@@ -70,8 +70,7 @@ class StageRun(Walk):
         """Meet a block: it may begin this stage or the next one; it runs here, or its outcome is known."""
         if self._in_block:
             return call(*args, **kwargs)
-        if self.segment < len(self.cuts) and gate.path == self.cuts[self.segment]:
-            self._cross()
+        self.approach(gate)
         if self.is_open:
             return call(*args, **kwargs) if self.is_active else gate.call_bare(module, args, kwargs)
         if self.is_active:
@@ -80,6 +79,11 @@ class StageRun(Walk):
             result = self._known(gate, module, args, kwargs)
         label_block(self, gate, result, args, kwargs)
         return result
+
+    def approach(self, gate: Gate) -> None:
+        """A stage begins with its first block, or, where that is left out this time, with the next one."""
+        while not self._in_block and self.segment < len(self.cuts) and gate.place >= self.cuts[self.segment]:
+            self._cross()
 
     def _cross(self) -> None:
         self.segment += 1
@@ -92,16 +96,19 @@ class StageRun(Walk):
 
     def _take_over(self) -> None:
         """What earlier stages made comes to be here, in whatever variable or list it lies."""
+        with bare_function_calls():
+            self._exchange()
+        self.received = ()
+        self.is_active = True
+
+    def _exchange(self) -> None:
         for value, tensor in zip(self.incoming, self.received, strict=True):
             absent = self._kept.get(value)
             if absent is None or not is_absent(absent):
                 raise StaleRouteError
             if (seen_shape(tensor), tensor.dtype) != (tuple(absent.shape), absent.dtype):
                 raise _other_value(self.route.names[value], absent, tensor)
-            # A leaf can't be written to in place, and who gave it still wants its gradient.
-            become(absent, tensor.view_as(tensor) if tensor.is_leaf else tensor, value)
-        self.received = ()
-        self.is_active = True
+            become(absent, _writable(tensor), value)
 
     def _computed(self, gate: Gate, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self._paused():
@@ -144,6 +151,15 @@ class StageRun(Walk):
         if missing:
             raise LayoutError("parallel.stage_absent_result", block=self.route.names[missing[0]])
         return tuple(self._kept[value] for value in self.outgoing)
+
+
+def _writable(tensor: Tensor) -> Tensor:
+    """A leaf can't be written to in place, and who gave it still wants its gradient."""
+    if not tensor.is_leaf:
+        return tensor
+    alias = tensor.view_as(tensor)
+    vars(alias).update(notes_of(tensor))
+    return alias
 
 
 def _other_value(name: str, expected: Tensor, found: Tensor) -> LayoutError:

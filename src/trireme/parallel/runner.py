@@ -65,6 +65,7 @@ class PipelineRunner:
 
     def train(self, count: int, *, prepare: Prepare, score: Score, done: Done, moment: MomentOf) -> None:
         """Run the step's actions; gradients are complete at the end."""
+        self.ties.start()
         self.sync.start_step(count)
         self._moments = {self._numbered + index: moment(index) for index in range(count)}
         self.executor.run(self._batches(count, prepare), loss_of=self._scored(score))

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from trireme.parallel.tracing_private import call_node, input_shape
+
 
 @dataclass(slots=True, kw_only=True)
 class _Fork:
@@ -127,13 +129,12 @@ def _keeper(fork: _Fork) -> Any:
 
 def _by_hand(fork: _Fork) -> list[Tensor | None]:
     """Call the node itself: the engine would follow the trunk behind it to the weight that it shares."""
-    node: Any = fork.node
-    found = node(*fork.gradients)
-    found = found if isinstance(found, tuple) else (found,)
     sums: dict[tuple[Node, int], Tensor] = {}
-    for edge, gradient in zip(node.next_functions, found, strict=True):
-        if edge[0] is not None and gradient is not None:
-            sums[edge] = sums[edge] + gradient if edge in sums else gradient
+    for edge, gradient in zip(fork.node.next_functions, call_node(fork.node, fork.gradients), strict=True):
+        child, place = edge
+        if child is not None and gradient is not None:
+            reduced = gradient.sum_to_size(input_shape(child, place))
+            sums[child, place] = sums[child, place] + reduced if (child, place) in sums else reduced
     return [sums.get((branch.node, branch.output_nr)) for branch in fork.branches]
 
 

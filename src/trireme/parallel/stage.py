@@ -20,6 +20,7 @@ from trireme.parallel.route import Route, batch_key, check_states, route_of
 from trireme.parallel.run import StageDoneError, StageRun, StaleRouteError
 from trireme.parallel.trace import Memo, SideOutputError, Trace, refuse_data
 from trireme.parallel.tracing_private import DEPENDS_ON_DATA
+from trireme.parallel.value import is_absent, tensors_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class StageSet:
         self._held: dict[int, str] | None = None
         self.readers = {name: self._readers(name) for name in self._first_names()}
         self.owned_names = tuple(name for name, _ in module.named_parameters(remove_duplicate=False))
+        self._places = [trace.blocks.index(cut) for cut in cuts]
         if num_stages > 1:
             self._cut(device or _device_of(module))
 
@@ -98,9 +100,9 @@ class StageSet:
         return next(homes, 0)
 
     def _cut(self, device: torch.device) -> None:
-        for path in self.trace.blocks:
+        for place, path in enumerate(self.trace.blocks):
             block = self.module.get_submodule(path)
-            set_gate(block, Gate(block, path=path, signature=signature_of(block), keeper=self))
+            set_gate(block, Gate(block, path=path, place=place, signature=signature_of(block), keeper=self))
         self._drop_unowned(device)
         set_root_gate(self.module, self)
 
@@ -133,6 +135,8 @@ class StageSet:
         """Answer at a block's gate."""
         if self.walk is None:
             self._check_here(module)
+            if any(is_absent(tensor) for tensor in tensors_in(args, kwargs)):
+                raise LayoutError("parallel.stage_recomputed", block=gate.path)
             return call(*args, **kwargs)
         return self.walk.enter(gate, module, call, args, kwargs)
 
@@ -210,7 +214,7 @@ class StageSet:
         except SideOutputError:
             self.is_open = True
             trace = self._traced(batch, number)
-        return route_of(trace, cuts=self.cuts)
+        return route_of(trace, blocks=self.trace.blocks, cuts=self.cuts)
 
     def _traced(self, batch: Mapping[str, Any], number: int) -> Trace:
         trace = Trace(self.absence, self._memo, is_open=self.is_open, **self._options(number))
@@ -225,7 +229,7 @@ class StageSet:
             self.absence,
             self._memo,
             stage=stage,
-            cuts=self.cuts,
+            cuts=self._places,
             route=route,
             received=received,
             is_open=self.is_open,
@@ -253,7 +257,7 @@ class StageSet:
             with self.around(number), walk:
                 yield
         except DEPENDS_ON_DATA as error:
-            raise refuse_data(error) from error
+            raise refuse_data(error, is_open=self.is_open) from error
         finally:
             self.walk = None
 

@@ -17,8 +17,9 @@ from trireme.plan import Schedule
 class TiedGradients:
     """Sums gradients of tied parameters over the ranks of a pipeline that hold them.
 
-    To be called when each rank's own gradients are complete (all micro-batches, all data-parallel ranks), and by
-    every rank of the pipeline. Stages of one rank share one parameter, so nothing is left to do among them.
+    ``start`` comes before the first forward of a step, ``sum`` when each rank's own gradients are complete (all
+    micro-batches, all data-parallel ranks); every rank of the pipeline calls both. Gradients that were there before
+    are complete sums and are added once. Stages of one rank share one parameter, so nothing is left among them.
 
     Attributes:
         holders: For each such parameter, the ranks of the pipeline that hold it.
@@ -27,12 +28,26 @@ class TiedGradients:
     def __init__(self, stages: StageSet, *, lane: Lane, schedule: Schedule) -> None:
         self._module, self._lane = stages.module, lane
         self.holders = tied_holders(stages.readers, schedule)
+        self._earlier: dict[str, Tensor] = {}
+
+    def start(self) -> None:
+        """Set aside what earlier steps have summed."""
+        for name, parameter in self._held():
+            if parameter.grad is not None:
+                self._earlier[name] = parameter.grad
+                parameter.grad = None
 
     def sum(self) -> None:
         """Replace each tied gradient by the sum; a parameter without any gradient anywhere stays without."""
-        for name, ranks in self.holders.items():
-            if self._lane.rank in ranks:
-                self._sum(self._module.get_parameter(name), ranks)
+        for name, parameter in self._held():
+            self._sum(parameter, self.holders[name])
+            earlier = self._earlier.pop(name, None)
+            if earlier is not None:
+                parameter.grad = earlier if parameter.grad is None else parameter.grad.add_(earlier)
+
+    def _held(self) -> list[tuple[str, nn.Parameter]]:
+        names = [name for name, ranks in self.holders.items() if self._lane.rank in ranks]
+        return [(name, self._module.get_parameter(name)) for name in names]
 
     def _sum(self, parameter: nn.Parameter, ranks: tuple[int, ...]) -> None:
         hub, others = ranks[0], ranks[1:]

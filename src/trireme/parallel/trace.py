@@ -113,8 +113,7 @@ class Trace(Walk):
         """Meet a block: note the border, and give its outcome without running it if that is known."""
         if self.block is not None:
             return gate.call_bare(module, args, kwargs)
-        if gate.path not in self.entered:
-            self._begin(gate.path)
+        self.approach(gate)
         if self.is_open:
             return gate.call_bare(module, args, kwargs)
         for tensor in tensors_in(args, kwargs):
@@ -123,6 +122,11 @@ class Trace(Walk):
             raise SideOutputError
         result = self._outcome(gate, module, args, kwargs)
         return self.block_done(gate, result, args, kwargs)
+
+    def approach(self, gate: Gate) -> None:
+        """An interval begins where a block is first entered."""
+        if self.block is None and gate.path not in self.entered:
+            self._begin(gate.path)
 
     def _begin(self, path: str) -> None:
         self.entered.append(path)
@@ -257,6 +261,8 @@ def line_in(error: BaseException) -> str:
     return line_of(iter(reversed(places)))
 
 
-def refuse_data(error: BaseException) -> LayoutError:
+def refuse_data(error: BaseException, *, is_open: bool) -> LayoutError:
     """Say that code asks for values which another stage computes."""
+    if is_open:
+        return LayoutError("parallel.stage_side_values", line=line_in(error))
     return LayoutError("parallel.stage_asks_values", line=line_in(error))

@@ -14,9 +14,10 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 from torch.overrides import _get_current_function_mode
 from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
 
 from trireme.interpret import is_unseen
 
@@ -25,7 +26,9 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "bare_function_calls",
+    "call_node",
     "exchange",
+    "input_shape",
     "is_innermost",
     "pytree",
     "watched_functions",
@@ -57,22 +60,32 @@ def bare_function_calls() -> Any:
 
 
 @contextmanager
-def watched_functions(watch: Callable[[Callable[..., Any], Any, tuple[Any, ...]], Any]) -> Iterator[None]:
-    """Give every ``torch.autograd.Function.apply`` to ``watch(before, function, args)``; no function mode sees them.
+def watched_functions(
+    watch: Callable[[Callable[..., Any], Any, tuple[Any, ...]], Any], approach: Callable[[Any], None]
+) -> Iterator[None]:
+    """Show what no function mode sees.
 
-    ``before(function, *args)`` applies it as it was applied outside.
+    Every ``torch.autograd.Function.apply`` goes to ``watch(before, function, args)``, where ``before(function,
+    *args)`` applies it as it was applied outside. ``approach`` is told what torch's recomputation is about to run.
     """
+    generator: Any = checkpoint._checkpoint_without_reentrant_generator
     outer = _SingleLevelFunction.__dict__.get("apply")
     before = _apply if outer is None else outer.__func__
 
     def applied(cls: Any, *args: Any) -> Any:
         return before(cls, *args) if is_unseen() else watch(before, cls, args)
 
+    def recomputed(function: Any, *rest: Any, **options: Any) -> Any:
+        approach(function)
+        return generator(function, *rest, **options)
+
+    checkpoint._checkpoint_without_reentrant_generator = recomputed  # type: ignore[assignment]
     # Below Function.apply, for people keep that method under a name of their own.
     _SingleLevelFunction.apply = classmethod(applied)  # type: ignore[attr-defined]
     try:
         yield
     finally:
+        checkpoint._checkpoint_without_reentrant_generator = generator
         if outer is None:
             del _SingleLevelFunction.apply  # type: ignore[attr-defined]
         else:
@@ -81,3 +94,22 @@ def watched_functions(watch: Callable[[Callable[..., Any], Any, tuple[Any, ...]]
 
 def _apply(function: Any, *args: Any) -> Any:
     return super(_SingleLevelFunction, function).apply(*args)
+
+
+def input_shape(node: Any, place: int) -> tuple[int, ...]:
+    """Give the shape of the gradient that a node of the graph takes at a place."""
+    return tuple(node._input_metadata[place].shape)
+
+
+def call_node(node: Any, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Run one node of the graph by itself; what it gives isn't reduced to the shapes that the next nodes take."""
+    if isinstance(node, BackwardCFunction):
+        metadata: Any = node._input_metadata  # type: ignore[attr-defined]
+        given = [
+            torch.zeros(each.shape, dtype=each.dtype, device=each.device) if gradient is None else gradient
+            for gradient, each in zip(gradients, metadata, strict=True)
+        ]
+        found = node.apply(*given)  # type: ignore[no-untyped-call]
+    else:
+        found = node(*gradients)
+    return found if isinstance(found, tuple) else (found,)

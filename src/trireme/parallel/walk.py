@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from trireme.parallel.absent import Absence, vanish
 from trireme.parallel.chance import common_number, draws
+from trireme.parallel.gate import Gate, gate_of
 from trireme.parallel.tracing_private import FakeTensor, bare_function_calls, watched_functions
 from trireme.parallel.value import ValueId, is_absent, is_shard, map_tensors, number, set_free, tensors_in, value_of
 
@@ -54,11 +55,12 @@ class Walk(TorchFunctionMode):
         self.calls = 0
         self.digest = 0
         self.seed = seed
+        self._drawn = 0
         self._is_aside = False
         self._watching: list[Any] = []
 
     def __enter__(self) -> Any:
-        watching = watched_functions(self._apply)
+        watching = watched_functions(self._apply, self._approach)
         watching.__enter__()
         self._watching.append(watching)
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -87,6 +89,14 @@ class Walk(TorchFunctionMode):
             return before(function, *args)
         return self.meet(functools.partial(before, function), args, {}, name=function.__qualname__)
 
+    def _approach(self, function: Any) -> None:
+        gate = gate_of(function) if isinstance(function, nn.Module) and not self._is_aside else None
+        if gate is not None:
+            self.approach(gate)
+
+    def approach(self, gate: Gate) -> None:
+        """Take note that a block is about to be run by recomputation, which keeps the arguments for itself first."""
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Let calls pass unseen."""
@@ -105,12 +115,19 @@ class Walk(TorchFunctionMode):
         if not used and not draws(func, args, kwargs):
             return self._free(func, args, kwargs)
         if not used:
-            drawn = common_number(func, args, kwargs, seed=self.seed + self.calls)
+            drawn = self.common_number(func, args, kwargs)
             if drawn is not None:
                 return drawn
         with self.aside():
             result = func(*args, **kwargs) if self.is_active else self._absently(func, args, kwargs)
         return self._counted(name, used, args, kwargs, result)
+
+    def common_number(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Tensor | None:
+        """Draw one number as every stage draws it; None if more are asked for."""
+        self._drawn += 1
+        return common_number(func, args, kwargs, seed=self.seed + self._drawn)
 
     def _write_held(
         self,

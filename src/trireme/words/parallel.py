@@ -104,8 +104,16 @@ TEXTS: dict[str, Text] = {
         zh="{line} 处的代码要读取由其他流水线阶段计算的张量的值（对激活做 `if`、`.item()` 或 `nonzero`），因此无法在它之前切分模型。请把这段代码移入某个块内，或只用输入来计算，或使用 pp=1。",
     ),
     "stage_not_entered": Text(
-        en="The forward never came to block {block}, with which a pipeline stage begins; a layer that is left out at random can't begin one. Cut before another block.",
-        zh="前向计算没有执行到块 {block}，而它是某个流水线阶段的起点；会被随机跳过的层不能作为阶段起点。请从其他块处切分。",
+        en="The forward came neither to block {block}, with which a pipeline stage begins, nor to any behind it: all were left out this time. Use fewer stages, or don't leave layers out.",
+        zh="前向计算既没有执行到流水线阶段的起点块 {block}，也没有执行到它之后的任何块：这一次它们全被跳过了。请减少阶段数，或不要随机跳过层。",
+    ),
+    "stage_recomputed": Text(
+        en="The model's own code recomputes block {block} inside a function that torch.utils.checkpoint was given, and the stage begins in it. Give checkpoint the block itself, or leave recomputation to the layout (recompute=full).",
+        zh="模型代码把块 {block} 放在传给 torch.utils.checkpoint 的函数中重计算，而阶段正好从该块开始。请直接把块本身传给 checkpoint，或改由布局负责重计算（recompute=full）。",
+    ),
+    "stage_side_values": Text(
+        en="{line} asks for values inside a block whose tensors leave it by another way than its result (a hook, an attribute), so the other stages can't foresee them. For experts take a batched or grouped implementation; or return the tensors; or use pp=1.",
+        zh="{line} 处的代码在块内读取张量的值，而该块的张量又通过返回值以外的途径（钩子、属性）传出，其他阶段无法预知。专家层请使用 batched 或 grouped 实现；或把这些张量作为返回值；或使用 pp=1。",
     ),
     "stage_state": Text(
         en="Buffer {name} is written before block {block} and read behind it, but every pipeline stage has a copy of its own. Cut elsewhere, or hand the value on as a tensor.",
