@@ -38,8 +38,8 @@ def common_number(
     """Draw one number that every stage draws alike (whether a layer is dropped, say); None if more are asked for."""
     if function not in _TAKES_GENERATOR or "generator" in kwargs:
         return None
-    generator = torch.Generator(device="cpu").manual_seed(seed % 2**63)  # numbers asked by code are on the host
-    device = torch.device(kwargs.get("device") or "cpu")
+    generator = torch.Generator().manual_seed(seed % 2**63)  # on the host, where numbers that decide are drawn
+    device = torch.device(kwargs.get("device") or torch.get_default_device())
     if device.type != generator.device.type:
         return None
     drawn: Tensor | None = function(*args, **{**kwargs, "generator": generator}) if _asks_one(args, kwargs) else None
