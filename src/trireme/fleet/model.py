@@ -119,19 +119,19 @@ class FleetModel:
         self._loss_fn = self._loss_fn or loss_fn
         self.spread(batch)
         scale = self.scaler.scale if self.scaler else 1.0
-        with self._precision.compute_context(self.module):
+        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
             return self.parallel.train_step(batch, loss_fn, count_fn=count_fn, scale=scale)
 
     def eval_step(self, batch: Mapping[str, Any], loss_fn: LossFn) -> Tensor:
         """Return the global mean loss of a batch without gradients."""
         self.spread(batch)
-        with self._precision.compute_context(self.module):
+        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
             return self.parallel.eval_step(batch, loss_fn)
 
     def outputs(self, batch: Mapping[str, Any]) -> Any:
         """Return the module's outputs for a batch, whole, on every rank; all ranks call with the same batch."""
         self.spread(batch)
-        with self._precision.compute_context(self.module):
+        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
             return self.parallel.outputs(batch)
 
     def accumulate(self) -> AbstractContextManager[None]:

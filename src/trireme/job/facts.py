@@ -10,6 +10,7 @@ from torch import nn
 
 from trireme.config import RunConfig, TrainSection
 from trireme.job.build import Machine
+from trireme.job.layout import Arrangement
 from trireme.job.options import RunOptions
 from trireme.mesh import DeviceFacts, device_facts, measures_whole_process, peak_memory_bytes
 from trireme.models import Decoder, ModelSummary, describe_model
@@ -58,16 +59,22 @@ class Totals(Watcher):
         return median(settled) if settled else None
 
 
-def build_forecast(machine: Machine, *, config: RunConfig, plan: StepPlan, program_bytes: int) -> Forecast:
+def build_forecast(
+    machine: Machine, *, config: RunConfig, plan: StepPlan, program_bytes: int, arrangement: Arrangement
+) -> Forecast:
     """Return what is expected of the run. ``program_bytes``: what the process held before there was a model."""
     device = device_facts(machine.device, measure=config.observe.peak_flops_per_s is None)
     summary = describe_model(machine.module, seq_len=config.data.seq_len)
     peak = config.observe.peak_flops_per_s or device.peak_of(machine.precision.compute_dtype or "float32")
     step_s, basis = _step_time(machine, plan=plan, summary=summary, peak_flops_per_s=peak)
+    memory = _memory(machine, config=config, program_bytes=program_bytes)
+    if arrangement.needs_ranks:
+        # These are forecasts for one device; those for layouts are the planner's, on a cluster that is described to it.
+        step_s, basis, memory = None, "", MemoryEstimate(moment="update", parts={})
     return Forecast(
         summary=summary,
         device=device,
-        memory=_memory(machine, config=config, program_bytes=program_bytes),
+        memory=memory,
         peak_flops_per_s=peak,
         step_s=step_s,
         step_s_basis=basis,

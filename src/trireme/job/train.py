@@ -164,7 +164,9 @@ class _Attempt:
             self.show_data(report)
         program_bytes = program_memory_bytes()
         machine = self.build(data, course=course, module=module, objective=objective)
-        forecast = build_forecast(machine, config=self.config, plan=course.plan, program_bytes=program_bytes)
+        forecast = build_forecast(
+            machine, config=self.config, plan=course.plan, program_bytes=program_bytes, arrangement=self.arrangement
+        )
         training = self.assemble(machine, data=data, course=course, forecast=forecast, callbacks=callbacks)
         training.start(course.checkpoint)  # the last that may refuse
         totals = Totals()
@@ -332,7 +334,9 @@ class _Attempt:
             forecast=forecast,
         )
         self.console.show(opening_report(facts))
-        if not forecast.memory.is_whole:
+        if self.arrangement.needs_ranks:
+            self.note(say("job.no_forecast", layout=self.arrangement.layout))
+        elif not forecast.memory.is_whole:
             self.note(say("job.memory_least", kind=type(machine.module).__name__))
 
     def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def mixed_precision(module: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+def mixed_precision(module: nn.Module, dtype: torch.dtype | None, *, keeps_casts: bool = True) -> Iterator[None]:
     """Run what is inside with matrix products in ``dtype``; ``None`` and fp32 change nothing.
 
     Open it once around all micro-batches of a step, forward and backward: each weight is then cast once a
@@ -27,7 +27,7 @@ def mixed_precision(module: nn.Module, dtype: torch.dtype | None) -> Iterator[No
     if dtype is None or dtype == torch.float32:
         yield
         return
-    with torch.autocast(module_device(module).type, dtype=dtype, cache_enabled=True):
+    with torch.autocast(module_device(module).type, dtype=dtype, cache_enabled=keeps_casts):
         yield
 
 

@@ -41,6 +41,9 @@ class Engine(Protocol):
     lockstep: bool
     """Whether every rank must run the same number of forwards and backwards."""
 
+    keeps_casts: bool
+    """Whether a weight's cast to 16 bits may be kept for the step."""
+
     parts: int | None
     """Micro-batches a step where nothing else says how many; None: one."""
 
@@ -93,6 +96,7 @@ class OneDevice:
     """One device: micro-batch after micro-batch, nothing to reduce."""
 
     lockstep = False
+    keeps_casts = True
     parts: int | None = None
 
     def first_row(self, num_seqs: int) -> int:

@@ -51,7 +51,7 @@ def evaluate(
     engine = engine or OneDevice()
     sums: list[torch.Tensor] = []
     count = num_seqs = 0
-    with evaluating(module), precision.compute_context(module):
+    with evaluating(module), precision.compute_context(module, keeps_casts=engine.keeps_casts):
         for batch in batches:
             work = split_batch(batch, objective=objective, microbatch_seqs=microbatch_seqs, parts=engine.parts)
             work = fill_up(work, count=engine.num_passes(len(work.micros)))

@@ -55,7 +55,7 @@ class Precision:
         """Format the weights are cast to, or None to leave them."""
         return torch.bfloat16 if self.policy == "bf16_pure" else None
 
-    def compute_context(self, module: nn.Module) -> AbstractContextManager[object]:
+    def compute_context(self, module: nn.Module, *, keeps_casts: bool = True) -> AbstractContextManager[object]:
         """Return the context that all forwards and backwards of one step run in.
 
         One for all micro-batches, so that each weight is cast once a step; closed before the weights

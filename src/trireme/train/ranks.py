@@ -26,6 +26,7 @@ class RanksEngine:
     def __init__(self, model: ParallelModel) -> None:
         self.model = model
         layout = model.layout
+        self.keeps_casts = layout.zero < 3
         self.parts: int | None = layout.num_microbatches if layout.pp > 1 or layout.microbatches_per_step else None
 
     def first_row(self, num_seqs: int) -> int:

@@ -214,7 +214,7 @@ class Stepper:
             moment=lambda index: self._moment(micros[index], first_row=first_row),
         )
         try:
-            with self.precision.compute_context(self.module):
+            with self.precision.compute_context(self.module, keeps_casts=self.engine.keeps_casts):
                 self.engine.run(self.module, passes)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(micros[0], device=self.device) from error

@@ -147,4 +147,8 @@ TEXTS = {
         en="Rank {rank} was started otherwise than rank 0: {first}. Start all ranks with the same settings and version.",
         zh="rank {rank} 的启动方式与 rank 0 不同：{first}。请让所有 rank 使用相同的配置和版本。",
     ),
+    "no_forecast": Text(
+        en="layout = {layout}: memory and time are not forecast here; trireme plan does, for a cluster you describe.",
+        zh="layout = {layout}：此处不预测内存和时间；可用 trireme plan 针对你描述的集群进行预测。",
+    ),
 }
