@@ -10,10 +10,10 @@ from typing import NamedTuple
 from trireme.plan.candidate import Shape
 from trireme.plan.layer_cost import LayerCosts, layer_costs, repeated_seconds
 from trireme.plan.layout import CpKind, Layout
-from trireme.plan.peak import context_bytes, peak_microbatches
+from trireme.plan.peak import context_bytes
 from trireme.plan.problem import Problem
 from trireme.plan.schedule import ScheduleName, build_schedule
-from trireme.plan.schedule_check import count_in_flight
+from trireme.plan.schedule_check import count_in_flight, in_flight_bound
 from trireme.plan.stage_memory import stage_memory
 from trireme.plan.time_rates import Rates
 from trireme.plan.time_table import rates_of
@@ -61,7 +61,7 @@ class Bounds:
     def of(self, layout: Shape, *, state: int) -> Bound:
         """Give the bound of a layout whose ``state_bytes`` are known."""
         kept = self._kept_at(_place(self.problem, layout))
-        in_flight = _mean_in_flight(layout.schedule, layout.pp, peak_microbatches(layout), layout.vp)
+        in_flight = _mean_in_flight(layout.schedule, layout.pp, layout.num_microbatches, layout.vp)
         share = in_flight.mean / layout.num_stages
         may_repeat = layout.recompute in ("auto", "full") and layout.schedule not in ("zb", "zbv")
         least = state + int(share * (kept.full if may_repeat else kept.plain))
@@ -136,7 +136,11 @@ class _InFlight:
 
 @lru_cache(maxsize=2048)
 def _mean_in_flight(name: ScheduleName, pp: int, count: int, vp: int) -> _InFlight:
-    counts = [held.count for held in count_in_flight(build_schedule(name, pp=pp, num_microbatches=count, vp=vp))]
+    if name == "zbv" and count < 2 * pp:  # where the formula gives an upper bound alone
+        schedule = build_schedule(name, pp=pp, num_microbatches=count, vp=vp)
+        counts = [held.count for held in count_in_flight(schedule)]
+    else:
+        counts = [in_flight_bound(name, pp=pp, vp=vp, num_microbatches=count, rank=rank) for rank in range(pp)]
     return _InFlight(mean=sum(counts) / pp, most=max(counts))
 
 

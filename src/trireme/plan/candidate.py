@@ -203,10 +203,8 @@ def _virtual_degrees(layers: int, pp: int) -> list[int]:
 
 def _shardings(problem: Problem, frame: Frame) -> Iterator[tuple[int, int, int]]:
     """(ZeRO stage, replicate, shard). In a pipeline stages 2 and 3 exchange for every micro-batch what stage 1 does
-    once, so they are there only if asked for."""
-    zeros = [1, 0] if frame.dp * frame.cp > 1 else [0]
-    if frame.pp == 1 and len(zeros) > 1:
-        zeros += [2, 3]
+    once, and stage 0 moves as many bytes as stage 1 and holds more, so they are there only if asked for."""
+    zeros = [0] if frame.dp * frame.cp == 1 else [1] if frame.pp > 1 else [1, 0, 2, 3]
     for zero in [problem.fix["zero"]] if "zero" in problem.fix else zeros:
         for replicate, shard in _splits(problem, frame, zero):
             if problem.allows("dp_replicate", replicate) and problem.allows("dp_shard", shard):
