@@ -7,9 +7,11 @@ from trireme.interpret.counter import dropout_key, fill_normal, keep, signed, st
 from trireme.interpret.declared import met_whole
 from trireme.interpret.dispatch import (
     DATA_DEPENDENT,
+    any_tokens,
     exchange_counts,
     exchange_rows,
     gather_tokens,
+    has_numbers,
     run_experts,
     take_tokens,
     tracing,
@@ -37,6 +39,7 @@ __all__ = [
     "Split",
     "TensorPlan",
     "acting_for",
+    "any_tokens",
     "apply_function",
     "bind",
     "drawing_at",
@@ -46,6 +49,7 @@ __all__ = [
     "fill_normal",
     "gather_tokens",
     "global_shape",
+    "has_numbers",
     "in_backward",
     "interpreting",
     "is_counting",

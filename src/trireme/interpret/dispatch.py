@@ -6,7 +6,7 @@ any way, as long as a token's choice of experts is cut with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from trireme.interpret.call import Call, sharded
 from trireme.interpret.collective import Line, gather, take
 from trireme.interpret.split import Split
-from trireme.interpret.tensor_state import shard_of
+from trireme.interpret.tensor_state import marks_of, shard_of, with_marks
 from trireme.interpret.torch_private import (
     DataDependentOutputException,
     DisableTorchFunction,
@@ -30,6 +30,11 @@ from trireme.interpret.torch_private import (
 
 DATA_DEPENDENT: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
 """What code raises on tensors without numbers where it asks for one."""
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor has contents, which those of planning and tracing have not."""
+    return not (isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
 @contextmanager
@@ -64,7 +69,7 @@ def run_experts(experts: TokenFunction, hidden: Tensor, *choice: Tensor, tokens_
     if has_torch_function(tensors):
         result: Tensor = handle_torch_function(run_experts, tensors, experts, *tensors, tokens_cut=tokens_cut)
         return result
-    if isinstance(hidden, FakeTensor) or hidden.is_meta:
+    if not has_numbers(hidden):
         return experts.traced(hidden)
     return experts(hidden, *choice, tokens_cut=tokens_cut)
 
@@ -77,8 +82,28 @@ def experts(call: Call) -> Any:
     alike = all(shard is not None and first is not None and shard.split == first.split for shard in shards)
     if first is None or not alike or first.split.keeps_some or any(s.dim for s in shards if s):
         raise call.refuse(*tensors)
-    result = call.function(*call.args, **{**call.kwargs, "tokens_cut": True})
+    # Ranks of the other axes hold different tokens anyway; those of this one hold the same unless they are cut.
+    cut = {"tokens_cut": True} if call.interpreter.axis == "tp" else {}
+    result = call.function(*call.args, **{**call.kwargs, **cut})
     return sharded(result, first, dim=0)
+
+
+def any_tokens(tensor: Tensor) -> tuple[Tensor, Callable[[Any], Any]]:
+    """Forget that a sequence is cut, for code to which a token is a token, and give what remembers it of a result.
+
+    Code inside sees as many positions as this rank has. Shards of other axes stay what they are.
+    """
+    marks = marks_of(tensor)
+    shard = marks.pop("cp", None)
+    if shard is None or shard.dim == tensor.ndim - 1:
+        return tensor, lambda result: result
+    with DisableTorchFunction():
+        tokens = with_marks(tensor.view_as(tensor), marks)
+
+    def remembered(result: Any) -> Any:
+        return with_marks(result, {"cp": shard}) if isinstance(result, Tensor) else result
+
+    return tokens, remembered
 
 
 def exchange_rows(rows: Tensor, line: Line, *, send: Sequence[int], receive: Sequence[int]) -> Tensor:

@@ -103,7 +103,8 @@ def _deal(module: nn.Module, found: ExpertSet, router: Router) -> dict[str, Owne
     if hasattr(runner, "_trireme_experts"):
         raise LayoutError("parallel.expert_again", path=found.path)
     if found.style == "modules":
-        deal_modules(found.path, runner, [module.get_submodule(path) for path in found.members], router)
+        members = [module.get_submodule(path) for path in found.members]
+        deal_modules(found.path, runner, members, router, by_token=found.by_token)
         return {}
     deal_stacked(runner, router)
     part = OwnedRows(start=share.start, length=share.length, total=share.num_experts)

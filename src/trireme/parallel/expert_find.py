@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from trireme.parallel.expert_stacked import taken_by
-from trireme.parallel.expert_trial import try_rows, try_stacked
+from trireme.parallel.expert_trial import try_rows, try_stacked, try_tokens
 from trireme.words import say
 
 
@@ -24,12 +24,14 @@ class ExpertSet:
             routing weights used in a way of their own (``chosen_weighted``), stacked and called with equally many
             rows for each (``blocks``), or modules of their own (``modules``).
         members: Paths of the experts' modules, or of the one that stacks them.
+        by_token: Whether the module at ``path`` treats each token by itself, so that it may be given any of them.
     """
 
     path: str
     num_experts: int
     style: Literal["chosen", "chosen_weighted", "blocks", "modules"]
     members: tuple[str, ...]
+    by_token: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,8 @@ def _listed(
     first = next(iter(members.values()))
     if not list(first.parameters()) or _shares_parameters(root, container):
         return say("parallel.expert_shared")
-    if not any(try_rows(first, width) for width in _widths(first)):
+    width = next((width for width in _widths(first) if try_rows(first, width)), None)
+    if width is None:
         return say("parallel.expert_rows")
     runs_itself = type(container).forward is not nn.Module.forward
     runner = path if runs_itself else path.rpartition(".")[0]
@@ -107,7 +110,15 @@ def _listed(
         num_experts=len(members),
         style="modules",
         members=tuple(f"{path}.{name}" if path else name for name in members),
+        by_token=_by_token(root.get_submodule(runner), width, known),
     )
+
+
+def _by_token(runner: nn.Module, width: int, known: dict[object, str | None]) -> bool:
+    key = (type(runner), width, tuple(tuple(each.shape) for each in runner.parameters()))
+    if key not in known:
+        known[key] = "yes" if try_tokens(runner, width) else None
+    return known[key] is not None
 
 
 def _named_experts(path: str, modules: Iterable[nn.Module]) -> bool:

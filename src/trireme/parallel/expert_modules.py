@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.interpret import DATA_DEPENDENT, rehearsal, run_experts, tracing
+from trireme.interpret import DATA_DEPENDENT, any_tokens, has_numbers, rehearsal, run_experts, tracing
 from trireme.mesh import rng_states, set_rng_states
 from trireme.parallel.expert_route import Incoming, Router, joined
 from trireme.parallel.expert_stacked import swap_class
@@ -27,8 +27,8 @@ _PLACE = "_trireme_expert_place"
 class ModulesDispatch:
     """One layer's experts: who they are, what they were given, what they gave."""
 
-    def __init__(self, path: str, members: Sequence[nn.Module], router: Router) -> None:
-        self.path, self.members, self.router = path, tuple(members), router
+    def __init__(self, path: str, members: Sequence[nn.Module], router: Router, *, by_token: bool) -> None:
+        self.path, self.members, self.router, self.by_token = path, tuple(members), router, by_token
         self.shapes = {name: (tuple(each.shape), each.dtype) for name, each in members[0].named_parameters()}
         self.given: list[tuple[int, Tensor]] | None = None
         self.results: list[Tensor] | None = None
@@ -88,7 +88,7 @@ class ModulesDispatch:
         """Refuse experts that were given something else once they had results; the first time by its numbers."""
         again = self.given or []
         same = [place for place, _ in given] == [place for place, _ in again]
-        if same and not self._compared:
+        if same and not self._compared and all(has_numbers(rows) for _, rows in given):
             same = all(torch.equal(a, b) for (_, a), (_, b) in zip(given, again, strict=True))
             self._compared = True
         if not same:
@@ -117,16 +117,13 @@ class ModulesDispatch:
         """Give width and number format of an expert's results for such rows."""
         key = (rows.shape[-1], rows.dtype, torch.is_autocast_enabled(rows.device.type))
         if key not in self._kinds:
-            self._kinds[key] = self._seen(rows)
+            self._kinds[key] = self._seen(*key[:2], rows.device)
         return self._kinds[key]
 
-    def _seen(self, rows: Tensor) -> tuple[int, torch.dtype]:
+    def _seen(self, width: int, dtype: torch.dtype, device: torch.device) -> tuple[int, torch.dtype]:
         with tracing():
-            fakes = {
-                name: torch.empty(shape, dtype=dtype, device=rows.device)
-                for name, (shape, dtype) in self.shapes.items()
-            }
-            one = torch.empty(1, rows.shape[-1], dtype=rows.dtype, device=rows.device)
+            fakes = {name: torch.empty(shape, dtype=kind, device=device) for name, (shape, kind) in self.shapes.items()}
+            one = torch.empty(1, width, dtype=dtype, device=device)
             member = self.members[self.router.share.start]
             result = torch.func.functional_call(_Bare(member), {f"member.{n}": f for n, f in fakes.items()}, (one,))
         return result.shape[-1], result.dtype
@@ -170,7 +167,10 @@ class ModulesDealt:
         dispatch: ModulesDispatch = self.__dict__[_STATE]
         if dispatch.given is not None:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
-        return dispatch.run(self, args, kwargs)  # type: ignore[arg-type]
+        if not (dispatch.by_token and len(args) == 1 and not kwargs):
+            return dispatch.run(self, args, kwargs)  # type: ignore[arg-type]
+        tokens, remembered = any_tokens(args[0])
+        return remembered(dispatch.run(self, (tokens,), {}))  # type: ignore[arg-type]
 
 
 class MemberDealt:
@@ -202,9 +202,9 @@ def _own_call(member: nn.Module, rows: Tensor) -> Tensor:
     return result
 
 
-def deal_modules(path: str, runner: nn.Module, members: Sequence[nn.Module], router: Router) -> None:
+def deal_modules(path: str, runner: nn.Module, members: Sequence[nn.Module], router: Router, *, by_token: bool) -> None:
     """Keep this rank's experts, take the parameters of the others away, and let ``runner`` run with all of them."""
-    dispatch = ModulesDispatch(path, members, router)
+    dispatch = ModulesDispatch(path, members, router, by_token=by_token)
     for place, member in enumerate(members):
         if place not in router.share.owned:
             _empty(member)

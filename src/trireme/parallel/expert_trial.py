@@ -22,6 +22,9 @@ _ERROR = 1e-9
 _MOST_ELEMENTS = 1 << 24
 """A parameter larger than this shows one row of numbers again and again, which needs no memory."""
 
+_MOST_ALTOGETHER = 1 << 30
+"""A layer larger than this isn't tried out as a whole, which would take minutes."""
+
 Kind = Literal["chosen", "chosen_weighted", "blocks"]
 """Results are weighted by the caller, or in a way of their own; or rows come sorted, equally many for each expert."""
 
@@ -50,6 +53,21 @@ def try_rows(module: nn.Module, width: int) -> bool:
             rows = torch.randn(5, width, dtype=torch.float64)
             apart = torch.cat([twin(rows[:2]), twin(rows[2:])])
             return _close(twin(rows), apart) and twin(rows[:0]).shape[0] == 0 and not _batch_statistics(twin)
+    except Exception:
+        return False
+
+
+def try_tokens(module: nn.Module, width: int) -> bool:
+    """Say whether a module does the same to a token whatever tokens stand beside it in the sequence."""
+    if sum(each.numel() for each in module.parameters()) > _MOST_ALTOGETHER:
+        return False
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            twin = _copy_with(module, lambda shape: shape).eval()
+            tokens = torch.randn(2, 6, width, dtype=torch.float64)
+            whole, apart = twin(tokens), torch.cat([twin(tokens[:, :2]), twin(tokens[:, 2:])], 1)
+            return whole.shape == tokens.shape and _close(whole, apart)
     except Exception:
         return False
 
