@@ -169,20 +169,20 @@ def _check_elements(model, dealt, weights, ep):
         ("looped", "looped_odd", "dense", "stacked"),
     ],
 )
-@on_ranks(2)
+@on_ranks(2, timeout_s=240.0)
 def test_experts_over_two_data_parallel_ranks_equal_one_device(names):
     for name in names:
         _run(name, "ep=2,dp=2")
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=240.0)
 def test_other_implementations_of_transformers_run_on_the_experts_of_a_rank():
     for name in ("gpt_oss", "qwen3_moe"):
         _run(name, "ep=2,dp=2", "batched_mm")
         _run(name, "ep=2,dp=2", "grouped_mm", single=True)
 
 
-@on_ranks(4)
+@on_ranks(4, timeout_s=240.0)
 def test_four_ranks_hold_experts_in_any_way_and_equal_one_device():
     """PAR-16: whatever of tp and dp the experts are dealt out over, each token is sent once."""
     for text in ("ep=4,dp=4", "ep=2,dp=4", "ep=2,tp=2,dp=2", "ep=4,tp=2,dp=2", "ep=2,tp=4", "ep=4,tp=4"):
@@ -205,7 +205,7 @@ def _cut_by_tensor_parallel(model, world):
     return plan
 
 
-@on_ranks(4)
+@on_ranks(4, timeout_s=240.0)
 def test_experts_beside_tensor_parallel_layers_equal_one_device():
     for text in ("ep=2,tp=2,dp=2", "ep=4,tp=2,dp=2"):
         for name in ("qwen3_moe", "looped"):

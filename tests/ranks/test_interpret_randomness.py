@@ -50,7 +50,7 @@ def _backward(model, ids, randomness, inputs):
     return loss.item()
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=240.0)
 def test_dropout_on_shards_of_heads_and_widths_is_that_of_one_device():
     warnings.simplefilter("ignore")
     for name in ("gpt2", "llama", "opt", "bert", "t5"):
@@ -103,3 +103,21 @@ def test_layers_walked_through_twice_for_their_experts_draw_once():
     with CountedRandomness(model, seed=5, ranks={}, notice=warnings.warn).at(step=2, first_row=dist.get_rank(), rows=1):
         found = model(ids[dist.get_rank() :][:1])
     assert (found - expected).abs().max() < _ERROR
+
+
+class _Dropping(expert_models.LoopedMoe):
+    def __init__(self, num_experts=4):
+        super().__init__(num_experts)
+        for expert in self.experts:
+            expert.up = nn.Sequential(expert.up, nn.Dropout(0.2))
+
+
+@on_ranks(2)
+def test_dropout_inside_experts_of_several_ranks_is_told_for_their_rows_have_no_place():
+    model = expert_models.Model(_Dropping).double()
+    line = Line(rank=dist.get_rank(), degree=2, group=dist.group.WORLD, count=CollectiveCount())
+    deal_experts(model, ExpertRanks(ep=line, tp=Line(rank=0, degree=1, group=None, count=CollectiveCount())))
+    told = []
+    with CountedRandomness(model, seed=5, ranks={}, notice=told.append).at(step=2, first_row=0, rows=1):
+        model(_ids(expert_models.VOCAB)[:1])
+    assert any("layers.0.moe.experts" in sentence for sentence in told)

@@ -19,7 +19,7 @@ from trireme.interpret.dispatch import (
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
-from trireme.interpret.randomness import CountedRandomness, drawing_at, is_counting, rehearsal
+from trireme.interpret.randomness import CountedRandomness, drawing_at, is_counting, rehearsal, rows_unknown
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
@@ -59,6 +59,7 @@ __all__ = [
     "met_whole",
     "plan_tensor_parallel",
     "rehearsal",
+    "rows_unknown",
     "run_experts",
     "shard_of",
     "shard_parameters",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,7 @@ class CountedRandomness(TorchFunctionMode):
         self._notice, self._told = notice, set[str]()
         self._drawn: Counter[str] = Counter()
         self._inside: list[str] = []
+        self._rows_unknown = 0
 
     @contextmanager
     def at(self, *, step: int, first_row: int, rows: int) -> Iterator[None]:
@@ -131,7 +132,7 @@ class CountedRandomness(TorchFunctionMode):
     def layout_of(self, tensor: Tensor) -> Layout:
         """Give where a tensor's elements lie in the global one; tells if its rows can't be placed."""
         layout, placed = place_of(tensor, self.ranks, first_row=self.clock.first_row, rows=self.clock.rows)
-        if not placed:
+        if not placed or self._rows_unknown:
             self.tell("interpret.random_unplaced")
         return layout
 
@@ -169,3 +170,19 @@ def drawing_at(site_key: int) -> Iterator[None]:
         yield
     finally:
         _RUNNING.site = before
+
+
+@contextmanager
+def rows_unknown() -> Iterator[None]:
+    """Compute on rows from elsewhere: what is drawn for them has no place in the global batch, which is told."""
+    running = _RUNNING.now
+    if running is None:
+        yield
+        return
+    running._rows_unknown += 1
+    try:
+        # An operation's inside isn't met by the modes that met the operation.
+        with nullcontext() if is_met_by(running) else running:
+            yield
+    finally:
+        running._rows_unknown -= 1

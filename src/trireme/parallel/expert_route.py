@@ -22,6 +22,7 @@ from trireme.interpret import (
     exchange_rows,
     gather_tokens,
     in_backward,
+    rows_unknown,
     take_tokens,
 )
 from trireme.parallel.expert_share import ExpertShare
@@ -137,7 +138,8 @@ class Router:
             weights=exchange_rows(flat, ep, **there) if flat is not None and travels else None,
             asked=route.asked,
         )
-        results = _in_graph(compute(incoming), incoming)
+        with rows_unknown():
+            results = _in_graph(compute(incoming), incoming)
         back = exchange_rows(results, ep, send=route.receive, receive=route.send)
         if flat is not None and not travels:
             back = back * flat[:, None]
