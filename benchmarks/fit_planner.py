@@ -145,23 +145,22 @@ def logarithms(table: Mapping[str, Rates], keys: Sequence[Key]) -> np.ndarray:
 def fit(cases: Sequence[Case], keys: Sequence[Key], *, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gauss-Newton on logarithms with priors, from the rates that stand; misfits beyond the knee pull no harder."""
     prior, values = logarithms(PRIORS, keys), logarithms(RATES, keys)
-    misfit = residuals(cases, keys, values)
+    misfit = residuals(cases, keys, values, effort="formula")
     jacobian = np.zeros((len(cases), len(keys)))
     for round_number in range(rounds):
-        jacobian = slopes(cases, keys, values)
+        jacobian = slopes(cases, keys, values, misfit)
         step = solve(cases, jacobian, misfit, values - prior)
         step = np.clip(step, -0.35, 0.35)
         values = values + step
-        misfit = residuals(cases, keys, values)
+        misfit = residuals(cases, keys, values, effort="formula")
         print(f"round {round_number + 1}: median {np.median(np.abs(np.expm1(misfit))):.3f}", flush=True)
         if np.abs(step).max() < 0.01:
             break
-    return values, jacobian, misfit
+    return values, jacobian, residuals(cases, keys, values)
 
 
-def slopes(cases: Sequence[Case], keys: Sequence[Key], values: np.ndarray) -> np.ndarray:
+def slopes(cases: Sequence[Case], keys: Sequence[Key], values: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """How each run's misfit answers to each rate, by a small step up; the pipeline's formula is enough for that."""
-    misfit = residuals(cases, keys, values, effort="formula")
     jacobian = np.zeros((len(cases), len(keys)))
     for column, (owner, _) in enumerate(keys):
         touched = [index for index, case in enumerate(cases) if owner in (case.family, "all")]

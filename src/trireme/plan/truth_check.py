@@ -88,7 +88,7 @@ def check_run(row: Row) -> RunCheck:
 
 def _checked(run: Run, *, truth_s: float | None) -> RunCheck:
     counter = counter_of(run.row)
-    memory = estimate_peak(brief(run.workload))
+    memory = estimate_peak(brief(run.held))
     time = _layers_only(run) if run.is_layers_only else estimate_step(run.workload)
     return RunCheck(
         row=run.row,

@@ -58,6 +58,13 @@ def fitted(workload: Workload) -> tuple[Workload, float]:
     return everything, 1.0
 
 
+def with_cheap_recompute(workload: Workload) -> Workload:
+    """Give the same with selective recomputation in place of full, layer by layer."""
+    if not workload.recompute:
+        return workload
+    return replace(workload, recompute=tuple("none" if kind == "none" else "selective" for kind in workload.recompute))
+
+
 def _spread(share: float, *, num_layers: int) -> tuple[LayerRecompute, ...]:
     """Recomputed layers strewn evenly, so that every stage has its part."""
     return tuple("full" if int((layer + 1) * share) > int(layer * share) else "none" for layer in range(num_layers))

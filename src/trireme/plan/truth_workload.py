@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trireme.errors import ConfigError, LayoutError
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.truth_cluster import cluster_of
-from trireme.plan.truth_fit import fitted
+from trireme.plan.truth_fit import fitted, with_cheap_recompute
 from trireme.plan.truth_layout import (
     degrees_of,
     framework_of,
@@ -28,12 +28,16 @@ _DROPOUT = 0.1
 class Run:
     """A published run.
 
+    ``workload`` is what its time is predicted for, ``held`` what its memory is. They differ where a row doesn't say
+    what is recomputed: then as many layers give up what they keep as it takes to fit, and the time is that of
+    repeating what is cheap of them, as tuned runs do.
     ``is_layers_only``: its time is that of the layers alone, without head, update and host.
     ``assumed`` is what the row leaves open.
     """
 
     row: Row
     workload: Workload
+    held: Workload
     is_layers_only: bool
     assumed: tuple[str, ...]
 
@@ -80,11 +84,13 @@ def _run_of(row: Row) -> Run:
     )
     if "redis" in row.text("schedule"):
         workload = replace(workload, cuts=_balanced(workload))
+    held = workload
     if not row.text("recompute"):
-        workload, share = fitted(workload)
+        held, share = fitted(workload)
         assumed += [f"{share:.0%} of the layers recomputed, so that it fits"] if share else []
+        workload = with_cheap_recompute(held)
     is_layers_only = "not a whole step" in row.text("notes")
-    return Run(row=row, workload=workload, is_layers_only=is_layers_only, assumed=tuple(assumed))
+    return Run(row=row, workload=workload, held=held, is_layers_only=is_layers_only, assumed=tuple(assumed))
 
 
 def _balanced(workload: Workload) -> tuple[int, ...]:
