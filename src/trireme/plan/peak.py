@@ -25,20 +25,21 @@ CONTEXT_BYTES = 600 * 2**20
 Source: about 0.5 GiB on A100 and H100 with torch 2; 1.3 GB with communication (bigscience, chronicles of tr8).
 """
 
-COMMUNICATOR_BYTES = 180 * 2**20
-"""Buffers of one group of ranks: channels times (send and receive) times 4 MiB.
+COMMUNICATOR_BYTES = 400 * 2**20
+"""Buffers of one group of ranks, rings, trees and network proxies included.
 
-Source: NCCL's NCCL_BUFFSIZE (4 MiB) and 16 to 24 channels a communicator; https://github.com/NVIDIA/nccl/issues/1197.
+Source: what devices show beyond the allocator on several nodes (benchmarks/planner_accuracy.md); rings alone are 4 MiB
+times 16 to 24 channels, there and back (https://github.com/NVIDIA/nccl/issues/1197).
 """
 
 WORKSPACE_BYTES = 64 * 2**20
 """Work space of matrix products; the allocator counts it (torch: CUBLAS_WORKSPACE_CONFIG, 32 MiB a stream on Hopper).
 """
 
-FRAGMENTATION_RATIO = 0.06
-"""What a caching allocator reserves beyond what is allocated at the peak, over what comes and goes in a step.
+FRAGMENTATION_RATIO = 0.1
+"""What a caching allocator reserves beyond what is allocated at the peak, over that.
 
-Source: benchmarks/planner.md.
+Source: device figures of published runs beside their predicted allocation (benchmarks/planner_accuracy.md).
 """
 
 
@@ -155,7 +156,7 @@ def _rank_memory(
         parts=walk.parts(peak),
         peak=event,
         events=tuple(walk.event(moment) for moment in moments) if with_events else (event,),
-        reserved_bytes=round(FRAGMENTATION_RATIO * peak.coming),
+        reserved_bytes=round(FRAGMENTATION_RATIO * (walk.fixed_bytes + peak.coming)),
         context_bytes=context_bytes(workload.layout),
         host_bytes=walk.host_bytes,
     )
