@@ -13,6 +13,7 @@ from trireme.errors import LayoutError
 from trireme.mesh import run_on_ranks
 from trireme.parallel import Kept, OptimizerKind, ParallelOptimizer, ParameterPart, count_copies, grad_norm, shard
 from trireme.testing.ranks import on_ranks
+from trireme.train.optim import step_scaled
 from trireme.train.scaler import LossScaler
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -198,6 +199,20 @@ def test_schedulers_groups_and_zero_grad_reach_the_wrapped_optimizer():
     assert set(optimizer.state) <= set(module.parameters())
     optimizer.zero_grad()
     assert all(each.grad is None for each in module.parameters())
+
+
+@on_ranks(2)
+def test_a_training_steps_own_scaling_reaches_the_shards_once():
+    module, alone = build(), build()
+    shard(module, list(module.blocks), group=dist.group.WORLD, zero=3)
+    one = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = ParallelOptimizer(
+        torch.optim.SGD(module.parameters(), lr=0.1), parts=_parts(module), clip_grad_norm=1e-3
+    )
+    _give_gradients(alone, module, 0)
+    step_scaled(one, factor=0.25)
+    step_scaled(optimizer, factor=0.25)
+    _check(alone, module)
 
 
 class _Joint(torch.optim.SGD):

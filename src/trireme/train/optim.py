@@ -116,9 +116,13 @@ def step_scaled(optimizer: torch.optim.Optimizer, *, factor: float) -> None:
     """Let the optimizer step with its gradients times ``factor``.
 
     A fused optimizer multiplies as it reads them, which saves a pass over memory. torch has no public
-    name for this: its GradScaler sets the same attribute for the time of the step.
+    name for this: its GradScaler sets the same attribute for the time of the step. An optimizer over a spread model
+    knows itself how to step on what this rank holds.
     """
-    if factor == 1.0:
+    own = getattr(optimizer, "step_scaled", None)
+    if own is not None:
+        own(factor)
+    elif factor == 1.0:
         optimizer.step()
     elif optimizer.defaults.get("fused") and getattr(optimizer, "_step_supports_amp_scaling", False):
         device = optimizer.param_groups[0]["params"][0].device
