@@ -46,6 +46,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
     shutil.copy(ROOT / "constraints.txt", folder)
+    (folder / "benchmarks" / "data").mkdir(parents=True)
+    shutil.copy(ROOT / "benchmarks" / "data" / "published_runs.csv", folder / "benchmarks" / "data")
     _write_own_files(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -100,8 +100,8 @@ def degrees_of(row: Row, *, schedule: ScheduleName, num_layers: int) -> Degrees:
     """
     assumed: list[str] = []
     ranks = row.needed("gpu_count")
-    tp, pp = row.needed("tp"), row.needed("pp")
     cp, ep = row.count("cp") or 1, row.count("ep") or 1
+    tp, pp = _model_degrees(row, ranks=ranks // cp, assumed=assumed)
     if ranks % (tp * pp * cp):
         raise Unreadable(f"tp {tp} x pp {pp} x cp {cp} does not divide gpu_count {ranks}")
     dp = ranks // (tp * pp * cp)
@@ -122,6 +122,17 @@ def degrees_of(row: Row, *, schedule: ScheduleName, num_layers: int) -> Degrees:
         num_microbatches=count,
         assumed=tuple(assumed),
     )
+
+
+def _model_degrees(row: Row, *, ranks: int, assumed: list[str]) -> tuple[int, int]:
+    """Degrees of tensor and pipeline parallelism; one that is missing follows from the others, both from FSDP alone."""
+    tp, pp, dp = row.count("tp"), row.count("pp"), row.count("dp")
+    known = (tp or 1) * (pp or 1) * (dp or ranks)
+    is_sharded_only = re.search(r"fsdp|zero-3|^3$", row.text("zero").lower()) and "tp" not in row.text("zero").lower()
+    if (tp is None or pp is None) and (is_sharded_only or dp is not None) and known == ranks:
+        assumed.append("tp 1, pp 1" if tp is None and pp is None else "tp 1" if tp is None else "pp 1")
+        return tp or 1, pp or 1
+    return row.needed("tp"), row.needed("pp")
 
 
 def _batch(row: Row, *, dp: int, assumed: list[str]) -> tuple[int, int]:
