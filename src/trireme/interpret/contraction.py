@@ -42,7 +42,7 @@ def contract(
     joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
     result = compute(*local)
     if label not in out:
-        return call.interpreter.sum_partial(result)
+        return call.interpreter.owe(result)
     dim = list(out).index(label)
     return with_shard(result, Shard(dim=dim, split=joined.split, sources=joined.sources, unit=joined.unit))
 
@@ -107,6 +107,7 @@ def add_bias(call: Call, result: Tensor, bias: Tensor | None, dim: int = -1) -> 
         return result
     shard = shard_of(result)
     place = dim % result.ndim
+    result = call.interpreter.summed(result)
     if shard is None:
         if shard_of(bias) is not None:
             raise call.refuse(bias)

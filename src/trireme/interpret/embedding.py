@@ -29,15 +29,17 @@ def embedding(call: Call) -> Any:
     if shard.dim == 1:
         columns = F.embedding(ids, weight)
         return with_shard(columns, Shard(dim=columns.ndim - 1, split=shard.split, sources=shard.sources))
-    return call.interpreter.sum_partial(_own_rows(call, ids, weight, shard))
+    if call.interpreter.decider is not None:
+        call.interpreter.decider.note_table(weight.shape[1])
+    return call.interpreter.owe(_own_rows(call, ids, weight, shard))
 
 
 def _decided(call: Call, ids: Tensor, weight: Tensor) -> Tensor | None:
-    """Position tables and other small ones stay whole: cutting them would cost a collective of its own."""
+    """Cut a table by rows: of tokens, or of what is added to them, positions and kinds, whose sum is made together."""
     decider = call.interpreter.decider
-    if decider is None or origin_of(weight) is None or not is_input(ids):
+    if decider is None or origin_of(weight) is None:
         return None
-    return decider.column(weight, 0)
+    return decider.column(weight, 0) if is_input(ids) or decider.has_table(weight.shape[1]) else None
 
 
 def _own_rows(call: Call, ids: Tensor, weight: Tensor, shard: Shard) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trireme.errors import LayoutError
-from trireme.interpret import attention
+from trireme.interpret import attention, owed
 from trireme.interpret.call import Call
 from trireme.interpret.collective import Line, gather, parameter_with_kept, spread, sum_partial, take
 from trireme.interpret.declared import declaration_of
@@ -29,14 +30,18 @@ from trireme.interpret.split import CannotSplitError, Shard, Split
 from trireme.interpret.table import DECIDES, RULES
 from trireme.interpret.tensor_state import (
     acting_for,
+    is_owed,
     map_tensors,
     origin_of,
     shard_of,
     sources_of,
     tensors_in,
+    total_of,
+    with_owed,
     with_shard,
+    with_total,
 )
-from trireme.interpret.torch_private import apply_function, is_met_by
+from trireme.interpret.torch_private import DisableTorchFunction, apply_function, is_met_by
 from trireme.interpret.unknown import assuming
 from trireme.words import say
 
@@ -59,6 +64,12 @@ class Decider(Protocol):
 
     def fused(self, tensor: Tensor, dim: int, segments: tuple[int, ...], grain: int) -> Tensor | None:
         """Cut the parameter along ``dim`` within segments, in whole grains, or None."""
+
+    def has_table(self, width: int) -> bool:
+        """Whether a table of rows this long is cut by rows."""
+
+    def note_table(self, width: int) -> None:
+        """Note that a table of rows this long is cut by rows."""
 
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is worth collectives along its sharded dim."""
@@ -96,6 +107,7 @@ class Interpreter(TorchFunctionMode):
         self._notice = notice
         self.reuse = Reuse()
         self._gathered = Reuse()
+        self._open: dict[int, Tensor] = {}
         self._depth = 0
         self._watched = ExitStack()
         self._outer: Callable[..., Any] = apply_function
@@ -111,6 +123,11 @@ class Interpreter(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._depth -= 1
         if self._depth == 0:
+            # After a failure ranks may not be at the same place; a stage that is left early has not failed.
+            if error[0] is None or not issubclass(error[0], Exception):
+                with acting_for(self.axis):
+                    self._settle()
+            self._open.clear()
             self._watched.close()
             self.reuse.forget()
             self._gathered.forget()
@@ -138,6 +155,11 @@ class Interpreter(TorchFunctionMode):
         return result
 
     def _met(self, call: Call) -> Any:
+        if any(is_owed(tensor) for tensor in tensors_in(call.args, call.kwargs)):
+            result = owed.passed_on(call, RULES.get(call.function))
+            if result is not NotImplemented:
+                return result
+            call = self._with_sums(call)
         try:
             result = self._by_rule(call)
         except CannotSplitError as error:
@@ -211,6 +233,47 @@ class Interpreter(TorchFunctionMode):
                 return decided
         return take(self.spread(tensor), dim, split, self.line.rank)
 
+    def owe(self, tensor: Tensor) -> Tensor:
+        """Give a summand whose sum is made once something needs it."""
+        self._open[id(tensor)] = tensor
+        return with_owed(tensor)
+
+    def hand_on(self, tensor: Tensor) -> None:
+        """Note that the sum is owed of what was made of a summand."""
+        self._open.pop(id(tensor), None)
+
+    def _with_sums(self, call: Call) -> Call:
+        if _writes_in_place(call) and call.args and is_owed(call.args[0]):
+            self._sum_in_place(call.args[0])
+        args, kwargs = map_tensors(call.args, self.summed), map_tensors(dict(call.kwargs), self.summed)
+        return replace(call, args=args, kwargs=kwargs)
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """Give the sum of the ranks' summands, made once; other tensors pass."""
+        if not is_owed(tensor):
+            return tensor
+        total = total_of(tensor)
+        if total is None or (torch.is_grad_enabled() and tensor.requires_grad and not total.requires_grad):
+            total = self.sum_partial(tensor)
+            with_total(tensor, total)
+            self.hand_on(tensor)
+        return total
+
+    def _sum_in_place(self, tensor: Tensor) -> None:
+        """Add up a summand where it lies: whoever holds it goes on with it."""
+        if total_of(tensor) is not None or tensor._is_view():
+            raise LayoutError("interpret.in_place_sum")
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad(), DisableTorchFunction():
+            lying = tensor.detach()
+            lying.copy_(self.line.all_reduce(lying.clone(memory_format=torch.contiguous_format), where="forward"))
+        with_owed(tensor, owed=False)
+        self.hand_on(tensor)
+
+    def _settle(self) -> None:
+        """Add up what is left when the interpreter is left: outputs, and what nothing has read."""
+        for tensor in list(self._open.values()):
+            self._sum_in_place(tensor)
+
     def sum_partial(self, tensor: Tensor) -> Tensor:
         """Sum what each rank computed from its shards."""
         return sum_partial(tensor, self.line)
@@ -219,7 +282,7 @@ class Interpreter(TorchFunctionMode):
         """Make a tensor whole; whole ones pass."""
         shard = shard_of(tensor)
         if shard is None:
-            return tensor
+            return self.summed(tensor)
         if tensor.requires_grad and not torch.is_grad_enabled():
             return gather(tensor, shard.dim, shard.split, self.line)
         return self._gathered.of(tensor, lambda local: gather(local, shard.dim, shard.split, self.line))
@@ -234,6 +297,10 @@ class Interpreter(TorchFunctionMode):
     def _meet_function(self, function: Any, args: tuple[Any, ...]) -> Any:
         if self.decider is not None:
             args = self.decider.resolve(args)
+        if any(is_owed(tensor) for tensor in tensors_in(args)):
+            args = map_tensors(args, self.summed)
+            if not sources_of(args):
+                return self._outer(function, *args)
         if not sources_of(args):
             return NotImplemented
         call = Call(interpreter=self, function=_Applied(function, self.apply_outside), args=args, kwargs={})
@@ -282,9 +349,12 @@ class _Applied:
         return self.apply(self.function, *args)
 
 
+def _writes_in_place(call: Call) -> bool:
+    name = call.name
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
 def writes_into_shard(call: Call) -> bool:
     """Whether a call changes a sharded tensor in place."""
-    name = call.name
-    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-    written = [call.args[0]] if in_place and call.args else []
+    written = [call.args[0]] if _writes_in_place(call) and call.args else []
     return bool(sources_of(written, call.kwargs.get("out"))) or (call.kwargs.get("inplace") is True)

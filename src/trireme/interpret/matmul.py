@@ -75,7 +75,7 @@ def baddbmm(call: Call) -> Any:
         return NotImplemented
     shard = shard_of(result)
     if shard is None:
-        return beta * call.interpreter.gather(added) + alpha * result
+        return beta * call.interpreter.gather(added) + alpha * call.interpreter.summed(result)
     if (other := shard_of(added)) is not None and (other.dim, other.split) != (shard.dim, shard.split):
         raise call.refuse(added)
     local = met(call, added, shard, shard.dim - result.ndim)

@@ -115,6 +115,7 @@ class _Walk:
         self.knowledge, self.opaque, self.call = knowledge, opaque, call
         self.cuts: dict[str, tuple[int, Split]] = {}
         self.cuts_outputs = False
+        self.tables: set[int] = set()
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
 
@@ -178,6 +179,14 @@ class _Walk:
             key = (self.knowledge.kind(place[0]), place[1])
             self.knowledge.wishes.setdefault(key, Wish(segments=segments, grain=grain))
         return self.column(tensor, dim)
+
+    def has_table(self, width: int) -> bool:
+        """Whether a table of rows this long is cut by rows already."""
+        return width in self.tables
+
+    def note_table(self, width: int) -> None:
+        """Note that a table of rows this long is cut by rows."""
+        self.tables.add(width)
 
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is large: a vocabulary, where a router over experts isn't."""

@@ -18,6 +18,9 @@ from torch import Tensor
 from trireme.interpret.split import Shard
 
 _SHARD = "_trireme_shard_"
+_OWED = "/owed"
+"""Beside an axis's slot, so that it goes where shards go when another axis passes a tensor on."""
+_TOTAL = "_trireme_total"
 _ORIGIN = "_trireme_origin"
 _INPUT = "_trireme_input"
 
@@ -77,8 +80,31 @@ def with_marks(tensor: Tensor, marks: Mapping[str, Shard]) -> Tensor:
 def with_other_marks(tensor: Tensor, source: Tensor) -> Tensor:
     """Remember about a result what ``source`` had on the other axes."""
     for axis, shard in marks_of(source).items():
-        if _SHARD + axis != _ACTING.slot:
+        if not (_SHARD + axis).startswith(_ACTING.slot):
             setattr(tensor, _SHARD + axis, shard)
+    return tensor
+
+
+def is_owed(value: Any) -> bool:
+    """Whether a tensor is this rank's summand of a whole one."""
+    return isinstance(value, Tensor) and getattr(value, _ACTING.slot + _OWED, False)
+
+
+def with_owed(tensor: Tensor, *, owed: bool = True) -> Tensor:
+    """Remember that a tensor is a summand, or no more."""
+    setattr(tensor, _ACTING.slot + _OWED, owed)
+    return tensor
+
+
+def total_of(tensor: Tensor) -> Tensor | None:
+    """Return the sum that a summand is part of, if it is made already."""
+    total: Tensor | None = getattr(tensor, _TOTAL, None)
+    return total
+
+
+def with_total(tensor: Tensor, total: Tensor) -> Tensor:
+    """Remember a summand's sum."""
+    setattr(tensor, _TOTAL, total)
     return tensor
 
 

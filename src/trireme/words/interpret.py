@@ -29,6 +29,10 @@ TEXTS: dict[str, Text] = {
         en="{what} writes into a tensor that {names} cut, which can't be gathered; write it without in-place assignment",
         zh="{what} 就地写入由 {names} 切分的张量，无法聚合；请改成不就地赋值的写法",
     ),
+    "in_place_sum": Text(
+        en="the module writes in place into a view of what ranks still have to add up; write it without in-place operations",
+        zh="模块就地写入了尚待各 rank 求和的张量的视图；请改成不就地修改的写法",
+    ),
     "reentrant": Text(
         en="reentrant recomputation runs a module's code outside the interpreter; use checkpoint(..., use_reentrant=False)",
         zh="可重入的重计算会在解释器之外运行模块代码；请使用 checkpoint(..., use_reentrant=False)",
