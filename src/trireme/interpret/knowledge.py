@@ -47,20 +47,26 @@ class Knowledge:
     how: dict[str, str] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)
     _dims: dict[str, int] = field(default_factory=dict)
+    stacks: list[str] = field(init=False)
+    num_elements: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stacks = stacks_of(self.module)
+        self.num_elements = sum(parameter.numel() for parameter in self.module.parameters())
+        # Now, for names that a thinned module doesn't show are asked for too.
+        self._learn_names()
+
+    def _learn_names(self) -> None:
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            self._kinds[name] = _kind(name, self.stacks)
+            self._dims[name] = parameter.ndim
 
     def kind(self, name: str) -> str:
         """Give a parameter's name without its layer's number."""
-        if not self._kinds:
-            stacks = _stacks(self.module)
-            names = [name for name, _ in self.module.named_parameters(remove_duplicate=False)]
-            self._kinds.update({each: _kind(each, stacks) for each in names})
         return self._kinds[name]
 
     def num_dims(self, name: str) -> int:
         """Give how many dims a parameter has."""
-        if not self._dims:
-            named = self.module.named_parameters(remove_duplicate=False)
-            self._dims.update({each: value.ndim for each, value in named})
         return self._dims[name]
 
     def allows(self, name: str, dim: int) -> bool:
@@ -150,7 +156,7 @@ def _with_grain(grain: int, wanted: Fraction | None) -> int | None:
     return math.lcm(grain, int(wanted)) if wanted.denominator == 1 and wanted > 0 else None
 
 
-def _stacks(module: nn.Module) -> list[str]:
+def stacks_of(module: nn.Module) -> list[str]:
     """Find containers of layers alike: their children are of one class and have children of their own."""
     found = []
     for name, container in module.named_modules():
@@ -162,11 +168,12 @@ def _stacks(module: nn.Module) -> list[str]:
 
 
 def _kind(name: str, stacks: list[str]) -> str:
-    for stack in stacks:
+    # From the innermost out: an outer number that is replaced hides what is inside.
+    for stack in sorted(stacks, key=len, reverse=True):
         if name.startswith(stack):
             number, _, rest = name.removeprefix(stack).partition(".")
             if number.isdigit():
-                name = f"{stack}{'#' * len(number)}.{rest}"
+                name = f"{stack}#.{rest}"
     return name
 
 

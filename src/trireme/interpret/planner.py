@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from trireme.interpret.tensor_state import (
     with_origin,
     with_shard,
 )
+from trireme.interpret.thin import followed_name, thinned
 from trireme.interpret.torch_private import FakeTensorMode
 from trireme.interpret.unknown import UnknownValueError
 from trireme.words import say
@@ -70,27 +72,61 @@ def plan_tensor_parallel(
         LayoutError: No way was found to run the module on shards.
     """
     knowledge = Knowledge(module=module, degree=degree)
+    with thinned(module, knowledge.stacks) as stands_for:
+        try:
+            found = _found(knowledge, example_inputs, loss_fn, call) if stands_for else None
+        except LayoutError:
+            # Code that counts on every layer (by index, a result of each) is walked through as it is.
+            found = None
+    if found is None:
+        knowledge, stands_for = Knowledge(module=module, degree=degree), {}
+        found = _found(knowledge, example_inputs, loss_fn, call)
+    return _plan(found, stands_for)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The walk that changed nothing more, and how many it took."""
+
+    walk: _Walk
+    passes: int
+
+
+def _found(
+    knowledge: Knowledge,
+    example_inputs: Mapping[str, Any],
+    loss_fn: Callable[[Any], Tensor] | None,
+    call: Callable[[nn.Module, Mapping[str, Any]], Any] | None,
+) -> _Found:
     opaque: OpaqueDims = {}
     for number in range(1, _MAX_PASSES + 1):
         walk = _Walk(knowledge, opaque, call=call)
-        try:
-            walk.run(example_inputs, loss_fn)
-        except _AgainError:
+        if not _walks_through(walk, example_inputs, loss_fn):
             continue
-        except CannotSplitError as error:
-            if not knowledge.learn(error, walk.cuts):
-                raise _no_way(module, say(error.key, **error.values), error) from error
-            continue
-        except UnknownValueError as error:
-            raise _no_way(module, say("interpret.unknown_value", what=error.what), error) from error
-        except TriremeError:
-            raise
-        except Exception as error:
-            raise _no_way(module, say("interpret.failed", error=f"{type(error).__name__}: {error}"), error) from error
         if walk.cuts == knowledge.preset:
-            return _plan(walk, opaque, number)
+            return _Found(walk=walk, passes=number)
         knowledge.preset = dict(walk.cuts)
     raise LayoutError("interpret.too_many_passes", passes=_MAX_PASSES)
+
+
+def _walks_through(walk: _Walk, inputs: Mapping[str, Any], loss_fn: Callable[[Any], Tensor] | None) -> bool:
+    """Walk once; False if something was learned that asks for another walk."""
+    module = walk.knowledge.module
+    try:
+        walk.run(inputs, loss_fn)
+    except _AgainError:
+        return False
+    except CannotSplitError as error:
+        if not walk.knowledge.learn(error, walk.cuts):
+            raise _no_way(module, say(error.key, **error.values), error) from error
+        return False
+    except UnknownValueError as error:
+        raise _no_way(module, say("interpret.unknown_value", what=error.what), error) from error
+    except TriremeError:
+        raise
+    except Exception as error:
+        raise _no_way(module, say("interpret.failed", error=f"{type(error).__name__}: {error}"), error) from error
+    return True
 
 
 def _no_way(module: nn.Module, what: str, error: Exception) -> LayoutError:
@@ -116,6 +152,7 @@ class _Walk:
         self.cuts: dict[str, tuple[int, Split]] = {}
         self.cuts_outputs = False
         self.tables: set[int] = set()
+        self.names: dict[int, str] = {}
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
 
@@ -147,6 +184,7 @@ class _Walk:
             fake = fake.requires_grad_(value.requires_grad)
             with_origin(fake, Origin(name=name, dims=tuple(range(value.ndim))))
             self._fakes[name] = fake
+            self.names[id(value)] = name
         return fake
 
     def resolve(self, value: Any) -> Any:
@@ -191,8 +229,7 @@ class _Walk:
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is large: a vocabulary, where a router over experts isn't."""
         sizes = [math.prod(self._fakes[name].shape) for name in shard.sources if name in self._fakes]
-        whole = sum(math.prod(fake.shape) for fake in self._fakes.values())
-        return shard.split.total >= _LONG and max(sizes, default=0) >= _LARGE_SHARE * whole
+        return shard.split.total >= _LONG and max(sizes, default=0) >= _LARGE_SHARE * self.knowledge.num_elements
 
     def _place(self, tensor: Tensor, dim: int) -> tuple[str, int] | None:
         origin = origin_of(tensor)
@@ -306,7 +343,8 @@ def _swapped(module: nn.Module, change: Callable[[Tensor, str], Tensor]) -> Iter
             table[name] = value
 
 
-def _plan(walk: _Walk, opaque: OpaqueDims, passes: int) -> TensorPlan:
+def _plan(found: _Found, stands_for: Mapping[str, str]) -> TensorPlan:
+    walk = found.walk
     module = walk.knowledge.module
     first: dict[int, str] = {}
     ties: dict[str, str] = {}
@@ -315,13 +353,14 @@ def _plan(walk: _Walk, opaque: OpaqueDims, passes: int) -> TensorPlan:
         original = first.setdefault(id(parameter), name)
         if original != name:
             ties[name] = original
-        parameters[name] = _parameter(walk, original, tuple(parameter.shape))
+        decided = walk.names.get(id(parameter)) or followed_name(original, stands_for)
+        parameters[name] = _parameter(walk, decided, tuple(parameter.shape))
     return TensorPlan(
         degree=walk.knowledge.degree,
         parameters=parameters,
         ties=ties,
-        opaque=dict(opaque),
-        passes=passes,
+        opaque=dict(walk.opaque),
+        passes=found.passes,
         cuts_outputs=walk.cuts_outputs,
     )
 
