@@ -81,7 +81,9 @@ class Knowledge:
             return None
         wish = self.wishes.get((kind, dim), Wish(segments=(length,)))
         found = wish.split(self.degree)
-        if found is None:
+        if found is None and self.num_dims(name) > 2:
+            self.barred.add((kind, dim))
+        elif found is None:
             self.denied[kind] = say("interpret.too_few", grain=wish.grain, length=length, degree=self.degree)
         return found
 
