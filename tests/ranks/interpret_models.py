@@ -391,29 +391,34 @@ FAMILIES = {
 """Prefix and head of the class in transformers, and tiny sizes."""
 
 
-def build_family(name):
+def build_family(name, **changed):
     """A tiny model of transformers; experts are batched, for a loop over them depends on the data."""
     import transformers
 
     prefix, head, sizes = FAMILIES[name]
-    config = getattr(transformers, f"{prefix}Config")(**sizes)
+    config = getattr(transformers, f"{prefix}Config")(**{**sizes, **changed})
     model = getattr(transformers, prefix + head)(config)
     if name in ("mixtral", "qwen3_moe", "deepseek_v3"):
         model.set_experts_implementation("batched_mm")
     return model
 
 
-def build(name):
-    """The model of this name, in fp64, the same on every rank."""
+def in_double(make):
+    """What ``make`` builds, in fp64, the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            if name in STYLES:
-                return STYLES[name]()
-            if name.startswith("decoder"):
-                return build_decoder(*(int(part) for part in name.split("_")[1:]))
-            return build_family(name)
+            return make()
         finally:
             torch.set_default_dtype(default)
+
+
+def build(name, **changed):
+    """The model of this name, in fp64, the same on every rank."""
+    if name in STYLES:
+        return in_double(STYLES[name])
+    if name.startswith("decoder"):
+        return in_double(lambda: build_decoder(*(int(part) for part in name.split("_")[1:])))
+    return in_double(lambda: build_family(name, **changed))

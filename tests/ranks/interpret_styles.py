@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import interpret_models
 import torch
 import torch.nn.functional as F
 from interpret_models import HEADS, WIDTH, Stacked, StyleBlock, ThreeProjections
@@ -361,3 +362,17 @@ _STYLES = {
     "mixer_tokens": MixerTokens,
 }
 MORE_STYLES = {name: _block(attention) for name, attention in _STYLES.items()}
+
+
+def build_any(name):
+    """A model by name, of these styles or of ``interpret_models``; ``family:form`` sets how experts run."""
+    family, _, form = name.partition(":")
+    if form:
+        model = interpret_models.build(family)
+        model.set_experts_implementation(form)
+        return model
+    if name.endswith("_heads"):
+        return interpret_models.build(name.removesuffix("_heads"), num_key_value_heads=HEADS)
+    if name not in MORE_STYLES:
+        return interpret_models.build(name)
+    return interpret_models.in_double(MORE_STYLES[name])

@@ -31,6 +31,7 @@ class Binding:
         self.plan = plan
         keeps = any(each.split is not None and each.split.keeps_some for each in plan.parameters.values())
         self.interpreter = Interpreter(line, opaque=plan.opaque, notice=notice, keeps_segments=keeps)
+        self.interpreter.tables = plan.tables
         self._shards = {
             name: Shard(dim=each.dim, split=each.split, sources=frozenset({name}))
             for name, each in plan.parameters.items()

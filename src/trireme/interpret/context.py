@@ -49,6 +49,7 @@ class ContextInterpreter(Interpreter):
     """
 
     axis = "cp"
+    defers_sums = False
 
     def __init__(
         self, line: Line, *, kind: ContextKind, balanced: bool, notice: Callable[[str], None] = warnings.warn

@@ -42,9 +42,21 @@ def contract(
     joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
     result = compute(*local)
     if label not in out:
-        return call.interpreter.owe(result)
+        return call.interpreter.owe(result) if _is_of_experts(call, operands) else call.interpreter.sum_partial(result)
     dim = list(out).index(label)
     return with_shard(result, Shard(dim=dim, split=joined.split, sources=joined.sources, unit=joined.unit))
+
+
+def _is_of_experts(call: Call, operands: list[Tensor]) -> bool:
+    """Whether the product is one of a token with its expert, whose results are yet to be weighed and added.
+
+    Only these go on as summands: other results may be what a block gives to the next, where hooks of other kinds of
+    parallelism take hold of tensors.
+    """
+    if call.name in ("bmm", "_grouped_mm", "grouped_mm"):
+        return True
+    bases = (operand._base for operand in operands)
+    return any(base is not None and base.ndim == 3 and base.is_leaf for base in bases)
 
 
 def _check_no_bottleneck(

@@ -30,8 +30,8 @@ def embedding(call: Call) -> Any:
         columns = F.embedding(ids, weight)
         return with_shard(columns, Shard(dim=columns.ndim - 1, split=shard.split, sources=shard.sources))
     if call.interpreter.decider is not None:
-        call.interpreter.decider.note_table(weight.shape[1])
-    return call.interpreter.owe(_own_rows(call, ids, weight, shard))
+        call.interpreter.decider.note_table(weight)
+    return call.interpreter.owe_row(_own_rows(call, ids, weight, shard))
 
 
 def _decided(call: Call, ids: Tensor, weight: Tensor) -> Tensor | None:

@@ -37,6 +37,7 @@ from trireme.interpret.tensor_state import (
     sources_of,
     tensors_in,
     total_of,
+    with_num_tables,
     with_owed,
     with_shard,
     with_total,
@@ -68,8 +69,8 @@ class Decider(Protocol):
     def has_table(self, width: int) -> bool:
         """Whether a table of rows this long is cut by rows."""
 
-    def note_table(self, width: int) -> None:
-        """Note that a table of rows this long is cut by rows."""
+    def note_table(self, table: Tensor) -> None:
+        """Note that a table is cut by rows."""
 
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is worth collectives along its sharded dim."""
@@ -83,11 +84,13 @@ class Interpreter(TorchFunctionMode):
 
     Attributes:
         axis: Whose shards it reads and writes on tensors.
+        defers_sums: Whether partial results go on as they are until a step needs their sum.
         line: The ranks of the axis and the count of collectives.
         notices: What had to be gathered, each once.
     """
 
     axis = "tp"
+    defers_sums = True
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class Interpreter(TorchFunctionMode):
         self.reuse = Reuse()
         self._gathered = Reuse()
         self._open: dict[int, Tensor] = {}
+        self.tables: Mapping[int, int] = {}
         self._depth = 0
         self._watched = ExitStack()
         self._outer: Callable[..., Any] = apply_function
@@ -235,8 +239,20 @@ class Interpreter(TorchFunctionMode):
 
     def owe(self, tensor: Tensor) -> Tensor:
         """Give a summand whose sum is made once something needs it."""
+        if not self.defers_sums:
+            return self.sum_partial(tensor)
         self._open[id(tensor)] = tensor
         return with_owed(tensor)
+
+    def owe_row(self, tensor: Tensor) -> Tensor:
+        """Give rows of one table, to be summed once those of all tables of this width are added to them."""
+        return self.owe_tables(tensor, 1)
+
+    def owe_tables(self, tensor: Tensor, count: int) -> Tensor:
+        """Give the added rows of ``count`` tables, as their sum if there are no more tables."""
+        if count >= self.tables.get(tensor.shape[-1], 1):
+            return self.sum_partial(tensor)
+        return with_num_tables(self.owe(tensor), count)
 
     def hand_on(self, tensor: Tensor) -> None:
         """Note that the sum is owed of what was made of a summand."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trireme.interpret import metadata
 from trireme.interpret.call import Call, Rule
-from trireme.interpret.tensor_state import is_owed, shard_of, total_of, with_owed
+from trireme.interpret.tensor_state import is_owed, num_tables_of, shard_of, total_of, with_owed
 
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "transpose", "swapaxes", "permute", "movedim"}
 _LINEAR = _VIEWS | {"unsqueeze", "squeeze", "contiguous", "index_select", "sum", "mean", "neg", "__neg__", "detach"}
@@ -77,8 +77,11 @@ def _added(call: Call) -> Any:
     both = len(summands) == 2 and all(is_owed(each) for each in summands)
     if not both:
         return NotImplemented
-    call.interpreter.hand_on(summands[1])
-    return _still_owed(call, summands[0], call.function(*call.args, **call.kwargs))
+    result = call.function(*call.args, **call.kwargs)
+    counts = [num_tables_of(each) for each in summands]
+    for each in summands:
+        call.interpreter.hand_on(each)
+    return call.interpreter.owe_tables(result, sum(counts)) if all(counts) else call.interpreter.owe(result)
 
 
 def _scaled(call: Call) -> Any:

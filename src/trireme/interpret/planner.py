@@ -7,6 +7,7 @@ cut differently (a fused matrix within its parts, in whole heads) or left whole,
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ class _Walk:
         self.knowledge, self.opaque, self.call = knowledge, opaque, call
         self.cuts: dict[str, tuple[int, Split]] = {}
         self.cuts_outputs = False
-        self.tables: set[int] = set()
+        self.tables: dict[int, set[str]] = {}
         self.names: dict[int, str] = {}
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
@@ -169,7 +170,9 @@ class _Walk:
             for name, (dim, split) in self.knowledge.preset.items():
                 self._cut(name, dim, split)
             given = map_tensors(dict(inputs), lambda value: as_input(value.detach().clone()))
-            with torch.enable_grad(), Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard):
+            interpreter = Interpreter(line, opaque=self.opaque, decider=self, notice=_unheard)
+            interpreter.tables = _Several()
+            with torch.enable_grad(), interpreter:
                 outputs = module(**given) if self.call is None else self.call(module, given)
                 self.cuts_outputs = bool(sources_of(*_leaves(outputs)))
                 result = outputs if loss_fn is None else loss_fn(outputs)
@@ -222,9 +225,11 @@ class _Walk:
         """Whether a table of rows this long is cut by rows already."""
         return width in self.tables
 
-    def note_table(self, width: int) -> None:
-        """Note that a table of rows this long is cut by rows."""
-        self.tables.add(width)
+    def note_table(self, table: Tensor) -> None:
+        """Note that a table is cut by rows."""
+        shard = shard_of(table)
+        if shard is not None:
+            self.tables.setdefault(table.shape[1], set()).update(shard.sources)
 
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is large: a vocabulary, where a router over experts isn't."""
@@ -310,6 +315,13 @@ def _kept_at_the_end(tensor: Tensor, dims: tuple[int | None, ...], result: Tenso
     return (*[None] * (result.ndim - kept), *dims[tensor.ndim - kept :]) if kept else None
 
 
+class _Several(dict[int, int]):
+    """More tables than any model has: how many there are is known when the walk is over."""
+
+    def get(self, key: int, default: Any = None) -> Any:
+        return sys.maxsize
+
+
 def _unheard(sentence: str) -> None:
     """Planning gathers nothing, so nothing is told."""
 
@@ -362,6 +374,7 @@ def _plan(found: _Found, stands_for: Mapping[str, str]) -> TensorPlan:
         opaque=dict(walk.opaque),
         passes=found.passes,
         cuts_outputs=walk.cuts_outputs,
+        tables={width: len(names) for width, names in walk.tables.items()},
     )
 
 

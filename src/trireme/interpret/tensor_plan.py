@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ class TensorPlan:
         passes: How often the module was walked through.
         cuts_outputs: Whether what ``forward`` returns is sharded, so that the loss must be computed inside
             ``interpreting`` too (or the outputs made whole by ``Interpreter.gather``).
+        tables: How many tables are cut by rows, by the length of their rows: what is looked up in them is added up.
     """
 
     degree: int
@@ -66,6 +67,7 @@ class TensorPlan:
     opaque: OpaqueDims
     passes: int
     cuts_outputs: bool
+    tables: Mapping[int, int] = field(default_factory=dict)
 
     def local_param_ratio(self, *, rank: int = 0) -> float:
         """Give the parameters that a rank holds over all of them."""

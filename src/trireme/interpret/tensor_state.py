@@ -21,6 +21,7 @@ _SHARD = "_trireme_shard_"
 _OWED = "/owed"
 """Beside an axis's slot, so that it goes where shards go when another axis passes a tensor on."""
 _TOTAL = "_trireme_total"
+_TABLES = "_trireme_tables"
 _ORIGIN = "_trireme_origin"
 _INPUT = "_trireme_input"
 
@@ -93,6 +94,18 @@ def is_owed(value: Any) -> bool:
 def with_owed(tensor: Tensor, *, owed: bool = True) -> Tensor:
     """Remember that a tensor is a summand, or no more."""
     setattr(tensor, _ACTING.slot + _OWED, owed)
+    return tensor
+
+
+def num_tables_of(tensor: Tensor) -> int:
+    """Return how many tables' rows are added up in a summand; 0 if it is something else."""
+    count: int = getattr(tensor, _TABLES, 0)
+    return count
+
+
+def with_num_tables(tensor: Tensor, count: int) -> Tensor:
+    """Remember how many tables' rows are added up in a summand."""
+    setattr(tensor, _TABLES, count)
     return tensor
 
 
