@@ -109,8 +109,8 @@ def test_ranking_and_sampling_over_a_cut_vocabulary_choose_what_one_device_choos
         logits = module(ids)
         assert torch.equal(logits.argmax(-1), whole.argmax(-1))
         assert torch.equal(logits.topk(60, -1).indices, whole.topk(60, -1).indices)
-        last = logits[0, -1].double().cpu()
         before = count.calls["all_gather forward"]
+        last = logits[0, -1].double().cpu()
         ordered, places = last.sort(descending=True, stable=True)
         ordered.softmax(-1).cumsum(-1)
         assert count.calls["all_gather forward"] == before + 1
