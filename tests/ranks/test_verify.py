@@ -90,11 +90,22 @@ _INSIDE = [
     ("replicated-gradient", "padded", "tp=2", None),
     ("qkv-rows", "gpt2_tied", "tp=2", None),
     ("bias-per-rank", "gpt2_tied", "tp=2", "bias"),
+    ("norm-gradient", "qwen3", "tp=2", "_norm"),
+    ("tied-allreduce", "gpt2_tied", "pp=2", "wte.weight"),
+    ("clip-per-stage", "gpt2_tied", "pp=2", None),
+    ("stage-mask", "padded", "pp=2", None),
+    ("accumulation", "padded", "pp=2", None),
+    ("microbatch-scale", "padded", "pp=2", None),
+    ("cp-offset", "gpt2_tied", "cp=2", None),
+    ("dp-bucket", "gpt2_tied", "cp=2", None),
+    ("expert-token", "mixtral", "ep=2,dp=2", None),
 ]
 """Faults, where they bite, and what the worst name must tell."""
 
 
-@pytest.mark.parametrize(("fault", "model", "layout", "guilty"), _INSIDE, ids=[each[0] for each in _INSIDE])
+@pytest.mark.parametrize(
+    ("fault", "model", "layout", "guilty"), _INSIDE, ids=[f"{each[0]}-{each[2]}" for each in _INSIDE]
+)
 def test_a_fault_inside_a_layout_is_caught(fault, model, layout, guilty):
     report = run(model, layout, factory=FACTORY, dtype="fp64", fault=fault)
     assert not report.ok

@@ -73,7 +73,7 @@ _ALL = (
     Fault(
         name="dp-bucket",
         example="dp=2",
-        bites=lambda layout: layout.dp_replicate > 1 and layout.zero == 0,
+        bites=lambda layout: layout.dp * layout.cp > 1 and layout.zero == 0,
         injected=fault_inside.first_bucket_not_summed,
     ),
     Fault(
@@ -87,6 +87,30 @@ _ALL = (
         example="tp=2",
         bites=lambda layout: layout.tp > 1,
         injected=fault_inside.replicated_gradients_stay_partial,
+    ),
+    Fault(
+        name="norm-gradient",
+        example="tp=2,sp",
+        bites=lambda layout: layout.tp > 1,
+        injected=fault_inside.parameters_meet_shards_unsummed,
+    ),
+    Fault(
+        name="tied-allreduce",
+        example="pp=2",
+        bites=lambda layout: layout.pp > 1,
+        injected=fault_inside.tied_gradients_stay_apart,
+    ),
+    Fault(
+        name="cp-offset",
+        example="cp=2",
+        bites=lambda layout: layout.cp > 1,
+        injected=fault_inside.queries_of_the_first_rank,
+    ),
+    Fault(
+        name="expert-token",
+        example="ep=2,dp=2",
+        bites=lambda layout: layout.ep > 1,
+        injected=fault_inside.one_token_lost,
     ),
     Fault(
         name="qkv-rows",

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from trireme.verify.stand import Stand
 
@@ -107,6 +109,66 @@ def norm_of_this_rank(stand: Stand) -> Iterator[None]:
             return getattr(dist, name)
 
     with _replaced("trireme.parallel.norm:dist", Alone()):
+        yield
+
+
+@contextmanager
+def tied_gradients_stay_apart(stand: Stand) -> Iterator[None]:
+    """Stages that share a weight keep each its own part of the gradient."""
+
+    def apart(self: Any) -> None:
+        stand.has_bitten |= bool(self.holders)
+
+    with _replaced("trireme.parallel.tie:TiedGradients.sum", apart):
+        yield
+
+
+@contextmanager
+def parameters_meet_shards_unsummed(stand: Stand) -> Iterator[None]:
+    """A norm's weight that sees a part of the heads or positions on each rank keeps each rank's gradient."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def spread(self: Any, value: Any) -> Any:
+            if self.axis != "tp" or self.decider is not None or not isinstance(value, nn.Parameter):
+                return original(self, value)
+            stand.has_bitten = True
+            return value
+
+        return spread
+
+    with _wrapped("trireme.interpret.interpreter:Interpreter.spread", make):
+        yield
+
+
+@contextmanager
+def queries_of_the_first_rank(stand: Stand) -> Iterator[None]:
+    """Causal attention takes every rank's queries for those of the first positions."""
+
+    def runs(self: Any) -> Any:
+        stand.has_bitten = True
+        return _holder("trireme.interpret.sequence_split:local_ranges")[0].local_ranges(self.shard.split, 0)
+
+    with _replaced("trireme.interpret.context_attention:_Attention._runs", runs):
+        yield
+
+
+@contextmanager
+def one_token_lost(stand: Stand) -> Iterator[None]:
+    """The first token that arrives at a rank's experts, or comes back from them, is zero."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def exchange(rows: Any, line: Any, **counts: Any) -> Any:
+            received = original(rows, line, **counts)
+            if received.shape[0] == 0 or received.ndim < 2:
+                return received
+            stand.has_bitten = True
+            kept = torch.ones_like(received[:, :1])
+            kept[0] = 0
+            return received * kept
+
+        return exchange
+
+    with _wrapped("trireme.parallel.expert_route:exchange_rows", make):
         yield
 
 

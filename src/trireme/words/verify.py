@@ -212,6 +212,20 @@ TEXTS: dict[str, Text] = {
         en="weights that all tensor-parallel ranks hold keep each rank's part of their gradient",
         zh="各张量并行 rank 都持有的权重只得到本 rank 的那部分梯度",
     ),
+    "fault_norm_gradient": Text(
+        en="a norm's weight that sees a part of the heads or positions on each rank keeps each rank's gradient",
+        zh="各 rank 只见到部分头或部分位置的归一化权重，其梯度没有跨 rank 求和",
+    ),
+    "fault_tied_allreduce": Text(
+        en="pipeline stages that share a weight don't sum its gradient", zh="共享权重的各流水线级没有把梯度相加"
+    ),
+    "fault_cp_offset": Text(
+        en="causal attention takes every rank's queries for the first positions of the sequence",
+        zh="因果注意力把每个 rank 的查询都当成序列开头的位置",
+    ),
+    "fault_expert_token": Text(
+        en="the first token sent to or from each rank's experts is lost", zh="每个 rank 收发给专家的第一个 token 丢失"
+    ),
     "fault_qkv_rows": Text(
         en="a fused matrix is cut into neighbouring rows, not by part and head",
         zh="融合矩阵按相邻行切开，而不是按各部分、各注意力头切",
