@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from trireme.errors import VerifyError
-from trireme.parallel import ParallelModel, parallel_optimizer, parallelize
+from trireme.parallel import ParallelModel, Piece, assemble, parallel_optimizer, parallelize
 from trireme.plan import Layout
 from trireme.train import Objective
 from trireme.verify.candidate import Candidate
 from trireme.verify.reference import Recipe
-from trireme.verify.subject import Subject
+from trireme.verify.subject import Subject, summed_loss
 
 
 def build(subject: Subject, layout: Layout, *, example: Mapping[str, Any], recipe: Recipe) -> Candidate:
@@ -24,9 +25,8 @@ def build(subject: Subject, layout: Layout, *, example: Mapping[str, Any], recip
         VerifyError: Its loss is of a kind that no layout can take apart.
     """
     objective = subject.objective
-    if objective.loss_reduction is not None or objective.auxiliary is not None:
-        what = "loss_reduction" if objective.loss_reduction is not None else "auxiliary"
-        raise VerifyError("verify.unsupported", what=what, layout=layout)
+    if objective.loss_reduction == "batch" and layout.dp * layout.num_microbatches > 1:
+        raise VerifyError("verify.whole_batch", layout=layout, dp=layout.dp, micro=layout.num_microbatches)
     notices: list[str] = []
     names = frozenset(name for name, _ in subject.module.named_parameters(remove_duplicate=False))
     model = parallelize(
@@ -34,7 +34,8 @@ def build(subject: Subject, layout: Layout, *, example: Mapping[str, Any], recip
         layout,
         example=example,
         call=objective.call,
-        loss_fn=objective.loss_fn,
+        loss_fn=summed_loss(objective),
+        seed=subject.seed,
         notice=notices.append,
     )
     return LayoutCandidate(model, objective, recipe=recipe, notices=notices, names=names)
@@ -54,7 +55,8 @@ class LayoutCandidate:
     ) -> None:
         self._model = model
         self._names = names
-        self._objective = objective
+        self._count = objective.count
+        self._loss_fn = summed_loss(objective)
         self._notices = notices
         inner = recipe.build(model.parameters())
         self._optimizer = parallel_optimizer(inner, model, clip_grad_norm=recipe.clip_grad_norm)
@@ -71,11 +73,11 @@ class LayoutCandidate:
 
     def train_step(self, batch: Mapping[str, Any]) -> float:
         """Run forward and backward of this rank's part; return the global mean loss."""
-        return float(self._model.train_step(batch, self._objective.loss_fn, count_fn=self._objective.count))
+        return float(self._model.train_step(batch, self._loss_fn, count_fn=self._count))
 
     def gradients(self) -> Mapping[str, Tensor]:
         """Give every gradient whole on rank 0."""
-        return self._model.full_gradients()
+        return _whole(self._model.gradient_pieces())
 
     def grad_norm(self) -> float:
         """Give the norm over all gradients of all ranks."""
@@ -88,9 +90,21 @@ class LayoutCandidate:
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Give every parameter whole on rank 0; saved buffers are not compared."""
-        whole = self._model.full_parameters()
+        whole = _whole(self._model.pieces())
         return {name: tensor for name, tensor in whole.items() if name in self._names}
 
     def local_parameters(self) -> Iterable[Tensor]:
         """Give what this rank holds."""
         return self._model.parameters()
+
+
+def _whole(pieces: Mapping[str, Piece]) -> dict[str, Tensor]:
+    """Put all tensors together on rank 0, in one message of each rank: those compared are small and many."""
+    host = {name: piece.with_tensor(piece.tensor.detach().to("cpu", copy=True)) for name, piece in pieces.items()}
+    everyone: list[dict[str, Piece]] | None = [{}] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(host, everyone)
+    by_name: dict[str, list[Piece]] = {}
+    for found in everyone or ():
+        for name, piece in found.items():
+            by_name.setdefault(name, []).append(piece)
+    return {name: assemble(parts) for name, parts in by_name.items()}

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trireme.interpret import CountedRandomness
 from trireme.train import Objective
-from trireme.verify.subject import Subject
+from trireme.verify.batch import num_rows
+from trireme.verify.subject import Subject, summed_loss
 from trireme.verify.trace import StepTrace, Trace, copy_tensor, norm_of
 
 _LR = 0.05
@@ -52,9 +54,11 @@ def run_reference(subject: Subject, batches: Sequence[Mapping[str, Any]], *, rec
     module, steps = subject.module.train(), []
     optimizer = recipe.build(module.parameters())
     clip = recipe.clip_grad_norm
-    for batch in batches:
+    randomness = CountedRandomness(module, seed=subject.seed, ranks={}, notice=lambda _: None)
+    for number, batch in enumerate(batches):
         optimizer.zero_grad(set_to_none=True)
-        step = backward(module, subject.objective, batch)
+        with randomness.at(step=number, first_row=0, rows=num_rows(batch)):
+            step = backward(module, subject.objective, batch)
         steps.append(step)
         clip = clip or _CLIP_RATIO * step.grad_norm
         scale_grads(module, min(1.0, clip / step.grad_norm) if step.grad_norm else 1.0)
@@ -68,17 +72,13 @@ def run_reference(subject: Subject, batches: Sequence[Mapping[str, Any]], *, rec
 
 def backward(module: nn.Module, objective: Objective, batch: Mapping[str, Any]) -> StepTrace:
     """Run one forward and backward of a whole batch and note what came out."""
-    count = objective.count(batch)
-    loss = objective.evaluate(module, batch, count=count)
-    total = loss.loss_sum / count
-    if loss.auxiliary is not None:
-        total = total + loss.auxiliary.reshape(())
-    torch.autograd.backward(total)
+    loss_sum, count = summed_loss(objective)(objective.call(module, batch), batch)
+    torch.autograd.backward(loss_sum / int(count))
     gradients = {
         name: copy_tensor(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None
     }
     return StepTrace(
-        loss=float(loss.loss_sum.detach()) / count, grad_norm=norm_of(gradients.values()), gradients=gradients
+        loss=float(loss_sum.detach()) / int(count), grad_norm=norm_of(gradients.values()), gradients=gradients
     )
 
 

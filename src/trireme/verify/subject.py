@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,13 +31,15 @@ DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp64": torch.float6
 class Subject:
     """A module with everything that a training step needs of it.
 
-    ``make_batch(seed, seqs, seq_len)`` gives a global batch. ``objective`` counts before any forward.
+    ``make_batch(seed, seqs, seq_len)`` gives a global batch. ``objective`` counts before any forward. ``seed``
+    decides what dropout draws.
     ``notices`` say what was done to the module without being asked for.
     """
 
     module: nn.Module
     make_batch: BatchFn
     objective: Objective
+    seed: int = 0
     notices: tuple[str, ...] = ()
 
 
@@ -68,7 +70,8 @@ class Source:
         notices = hugging_face.make_comparable(module, dtype=self.dtype)
         module.to(DTYPES[self.dtype])
         stir_constants(module, seed=self.seed)
-        return _with_loss(module, beside, dtype=DTYPES[self.dtype], notices=notices)
+        subject = _with_loss(module, beside, dtype=DTYPES[self.dtype], notices=notices)
+        return replace(subject, seed=self.seed)
 
 
 def call(module: nn.Module, batch: Mapping[str, Any], *, kept_back: Collection[str] = ()) -> Any:
@@ -80,6 +83,23 @@ def call(module: nn.Module, batch: Mapping[str, Any], *, kept_back: Collection[s
     if not any(name in batch for name in taken):
         return module(batch["input_ids"], **taken)
     return module(**taken)
+
+
+def summed_loss(objective: Objective) -> Callable[[Any, Mapping[str, Any]], tuple[Tensor, Any]]:
+    """Give the whole objective as ``(outputs, batch) -> (sum, count)``: side terms are means, and weigh their count."""
+
+    def summed(outputs: Any, batch: Mapping[str, Any]) -> tuple[Tensor, Any]:
+        result = objective.loss_fn(outputs, batch)
+        if objective.loss_reduction is not None:
+            count: Any = objective.count(batch)
+            loss_sum = result * count
+        else:
+            loss_sum, count = _pair(result)
+        if objective.auxiliary is not None:
+            loss_sum = loss_sum + objective.auxiliary(outputs, batch) * count
+        return loss_sum, count
+
+    return summed
 
 
 def _check_trains(model: str, module: nn.Module) -> None:

@@ -185,9 +185,11 @@ TEXTS: dict[str, Text] = {
         en="under {layout} on {ranks} ranks: {what} Limit {limit_s:g} s (--timeout); more: {log}",
         zh="布局 {layout}，{ranks} 个 rank：{what} 时限 {limit_s:g} 秒（--timeout）；详见 {log}",
     ),
-    "unsupported": Text(
-        en="{what} can't be spread over ranks by this layout ({layout}); one rank can run it.",
-        zh="布局 {layout} 无法把{what}分到多个 rank 上；单个 rank 可以运行。",
+    "whole_batch": Text(
+        en="a loss over the whole batch needs all rows in one place, and {layout} deals them out to {dp} data-parallel "
+        "ranks and {micro} micro-batches; dp=1 with micro=1 (and any tp or pp) works.",
+        zh="整批损失需要所有样本在一处计算，而 {layout} 把它们分给 {dp} 个数据并行 rank、{micro} 个微批；"
+        "dp=1 且 micro=1（tp、pp 不限）即可。",
     ),
     # faults
     "unknown_fault": Text(
