@@ -169,3 +169,16 @@ def test_state_bytes_name_their_parts():
     each = state_bytes(_workload("dp=1", precision="bf16"))
     assert (each.parameter, each.gradient, each.optimizer, each.cast) == (4, 4, 8, 2)
     assert Layout().world_size == 1
+
+
+def test_casts_are_made_once_a_step_but_of_gathered_weights_for_every_micro_batch():
+    def casts(text, **settings):
+        workload = _workload(text, global_batch_seqs=8, seq_len=8192, **settings)
+        return estimate_peak(workload).ranks[0].parts["weight_casts"], rank_params(workload, 0)
+
+    plain, params = casts("pp=4,micro=8")
+    assert plain == 2 * sum(param.numel for param in params)
+    sharded, params = casts("dp=8,zero3,micro=1")
+    assert sharded == 2 * sum(param.numel for param in params)
+    assert casts("dp=8,zero3,micro=1,recompute=full")[0] < sharded / 4
+    assert casts("dp=8,zero3,micro=1", framework=Framework(name="whole modules", autocasts=False))[0] == 0

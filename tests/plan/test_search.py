@@ -199,7 +199,7 @@ def test_a_plan_is_written_and_read_back():
 
 def test_experts_are_spread_where_that_is_allowed():
     model = find_model("mixtral-8x7b")
-    problem = _problem("h100:8x2", model=model, seq_len=4096, global_batch_seqs=32)
+    problem = _problem("h100:8x2", model=model, seq_len=4096, global_batch_seqs=32, framework=_MEGATRON)
     fixed = parse_wish("pp=1,cp=1").said
     degrees = {found.workload.layout.ep for found in search(replace(problem, fix=fixed), top=5).plans}
     assert max(degrees) > 1

@@ -29,6 +29,7 @@ class Framework:
         overlaps_pipeline: Sends between stages hide behind compute.
         overlaps_experts: Exchanges of expert parallelism hide behind compute.
         cuts_experts: Tensor parallelism cuts each expert's matrices, beside the experts being spread over ranks.
+        shards_experts: ZeRO also spreads experts that expert parallelism dealt out, over the ranks that hold the same.
         compiles: Kernels are launched by a compiled program or captured graphs, so the host holds nothing up.
         keeps_sequence_cut: Under sp, what products read is kept as this rank's part and gathered again in backward.
         keeps_both_gradients: Gradients are kept in 16 bits as they come and in fp32 as they add up.
@@ -49,6 +50,7 @@ class Framework:
     overlaps_pipeline: bool = True
     overlaps_experts: bool = False
     cuts_experts: bool = False
+    shards_experts: bool = True
     compiles: bool = False
     has_library_attention: bool = False
     keeps_sequence_cut: bool = False
@@ -59,5 +61,5 @@ class Framework:
     spreads_vocabulary: bool = False
 
 
-TRIREME = Framework()
+TRIREME = Framework(shards_experts=False)
 """Our own habits."""

@@ -14,6 +14,7 @@ from trireme.plan.plan import LayerRecompute
 from trireme.plan.rank_param import Once, stage_sections, stages_of_pipeline_rank
 from trireme.plan.saved import section_saved
 from trireme.plan.schedule import ScheduleName, build_schedule
+from trireme.plan.stage_memory import section_held
 from trireme.plan.time_rates import Rates
 from trireme.plan.workload import Workload
 
@@ -104,7 +105,8 @@ def _option(workload: Workload, section: Section, layer: int, way: Way, *, held:
     time_s = repeated_seconds(workload, layer, way.recompute, rates=rates)
     if way.offload:  # out after the forward, in before the backward; compute hides neither for sure
         time_s += 2 * saved.kept / HOST_LINK_BYTES_PER_S
-    size = 0 if way.offload else saved.kept * held
+    casts = 0 if way.recompute == "full" else section_held(workload, section).state.casts_each
+    size = ((0 if way.offload else saved.kept) + casts) * held
     return Option(size, time_s * workload.layout.num_microbatches)
 
 

@@ -177,13 +177,14 @@ class _Moment(NamedTuple):
     action: Action | None
     gradients: int
     activations: int
+    casts: int
     logits: int
     shared: int
     work: int
 
     @property
     def coming(self) -> int:
-        return self.gradients + self.activations + self.logits + self.shared + self.work
+        return self.gradients + self.activations + self.casts + self.logits + self.shared + self.work
 
 
 class _Walk:
@@ -198,7 +199,7 @@ class _Walk:
         self.shared = sum(shared.values())
         self.all_gradients = sum(stage.state.gradients for stage in stages.values())
         self.gradients = self.all_gradients if self.keeps_gradients else 0
-        self.activations = self.logits = self.host_bytes = self.offloaded = 0
+        self.activations = self.casts = self.logits = self.host_bytes = self.offloaded = 0
         self.fixed = {
             "parameters": sum(stage.state.parameters for stage in stages.values()),
             "optimizer": sum(stage.state.optimizer for stage in stages.values()),
@@ -233,7 +234,7 @@ class _Walk:
 
     def update(self) -> _Moment:
         """Everything that was kept for backward is gone, all gradients are there."""
-        return _Moment("update", None, self.all_gradients, 0, 0, 0, self.update_work)
+        return _Moment("update", None, self.all_gradients, 0, 0, 0, 0, self.update_work)
 
     def event(self, moment: _Moment) -> MemoryEvent:
         action = moment.action
@@ -246,6 +247,7 @@ class _Walk:
         """Bytes by part; names as in the catalogue's ``plan.part_...``."""
         return {
             **self.fixed,
+            "weight_casts": self.fixed["weight_casts"] + moment.casts,
             "gradients": moment.gradients,
             "activations": moment.activations,
             "logits": moment.logits,
@@ -254,10 +256,11 @@ class _Walk:
         }
 
     def _moment(self, moment: Moment, action: Action, work: int) -> _Moment:
-        return _Moment(moment, action, self.gradients, self.activations, self.logits, self.shared, work)
+        return _Moment(moment, action, self.gradients, self.activations, self.casts, self.logits, self.shared, work)
 
     def _keep(self, stage: StageMemory, count: int) -> None:
         self.activations += count * stage.activations
+        self.casts += count * stage.state.casts_each
         self.offloaded += count * stage.offloaded
         self.host_bytes = max(self.host_bytes, self.offloaded)
 

@@ -112,7 +112,8 @@ def _rank_param(name: str, shape: tuple[int, ...], op: Op, workload: Workload, *
     if is_expert and layout.ep > 1:
         shape = (shape[0] // layout.ep, *shape[1:])
     if is_expert:
-        shards = expert_ranks(workload)
+        is_spread = layout.ep == 1 or workload.framework.shards_experts
+        shards = expert_ranks(workload) if is_spread else 1
     return RankParam(name=name, shape=shape, group=group, layer=layer, is_expert=is_expert, shards=shards)
 
 

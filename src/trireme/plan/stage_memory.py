@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trireme.plan.plan import LayerRecompute
 from trireme.plan.rank_param import Once, expert_ranks, head_section, section_params, stage_sections
 from trireme.plan.saved import SavedBytes, kernels_of, section_saved
-from trireme.plan.state import NO_STATE, StateParts, compute_bytes, state_bytes, state_parts
+from trireme.plan.state import NO_STATE, StateParts, compute_bytes, gathered_bytes, state_bytes, state_parts
 from trireme.plan.workload import Workload
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def stage_memory(workload: Workload, stage: int) -> StageMemory:
     for section, recompute, offload, times in _weighted(workload, stage):
         if section.group != "head":
             kept.add(section_saved(workload, section, recompute), times=times, offload=offload)
-        held.add(_section_held(workload, section), times=times, is_layer=section.group == "layers")
+        own = section_held(workload, section)
+        state = replace(own.state, casts_each=0) if recompute == "full" else own.state
+        held.add(own._replace(state=state), times=times, is_layer=section.group == "layers")
     loss = _head_saved(workload) if stage == workload.layout.num_stages - 1 else None
     for name, size in loss.shared if loss else ():
         kept.shared[name] = size
@@ -111,7 +113,8 @@ class _Held:
             self.outside += held.numel
 
 
-def _section_held(workload: Workload, section: Section) -> SectionHeld:
+def section_held(workload: Workload, section: Section) -> SectionHeld:
+    """Give what a rank holds of a section's parameters."""
     layout = workload.layout
     spread = layout.dp_shard * layout.cp, expert_ranks(workload)
     key = layout.tp, layout.ep, layout.zero, *spread, workload.precision, workload.optimizer, workload.adapters_only
@@ -205,7 +208,8 @@ def _gathered_bytes(workload: Workload, held: _Held) -> int:
     if workload.layout.zero < 3 or held.shards == 1:
         return 0
     largest = sorted(held.blocks, reverse=True)[:_GATHERED_BLOCKS]
-    return (sum(largest) + held.outside) * compute_bytes(workload.precision)
+    autocast = state_bytes(workload).cast if workload.framework.autocasts else 0
+    return (sum(largest) + held.outside) * (gathered_bytes(workload) + autocast)
 
 
 def _gradient_window_bytes(workload: Workload, held: _Held) -> int:

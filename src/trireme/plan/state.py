@@ -59,6 +59,7 @@ class StateParts:
         casts: Copies in the format of products that stay as long as the step runs.
         gradients: What is kept from one micro-batch to the next.
         optimizer: Its state.
+        casts_each: Casts of gathered weights that every micro-batch makes for itself and keeps to its backward.
         gradient_copies: In fp32, of 16-bit gradients, while an optimizer with fp32 copies of the weights works.
     """
 
@@ -67,6 +68,7 @@ class StateParts:
     gradients: int
     optimizer: int
     gradient_copies: int = 0
+    casts_each: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -80,6 +82,8 @@ class StateParts:
             casts=self.casts + times * other.casts,
             gradients=self.gradients + times * other.gradients,
             optimizer=self.optimizer + times * other.optimizer,
+            gradient_copies=self.gradient_copies + times * other.gradient_copies,
+            casts_each=self.casts_each + times * other.casts_each,
         )
 
 
@@ -97,8 +101,9 @@ def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
     each, zero = state_bytes(workload), workload.layout.zero
     is_master = workload.framework.weights == "master" or workload.precision == "bf16_pure"
     # Under a pipeline every micro-batch would gather and reduce again: FSDP keeps both whole until the last.
-    keeps_whole = zero == 3 and workload.layout.pp > 1
-    weights = casts = gradients = optimizer = copies = 0
+    keeps_whole = workload.layout.pp > 1 and (zero == 3 or (zero == 2 and is_master))
+    autocast = each.cast if workload.framework.autocasts else 0
+    weights = casts = gradients = optimizer = copies = casts_each = 0
     for param in params:
         whole = param.numel
         shard = param.shard_numel if zero else whole
@@ -109,15 +114,32 @@ def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
         copies += trained * shard * (4 if each.gradient == 2 and each.parameter == 2 and not is_master else 0)
         optimizer += trained * (shard * each.optimizer + _factor_bytes(workload, param))
         casts += whole * _kept_cast_bytes(workload, each, is_master=is_master)
-    return StateParts(parameters=weights, casts=casts, gradients=gradients, optimizer=optimizer, gradient_copies=copies)
+        casts_each += whole * (autocast if zero == 3 else 0)
+    return StateParts(
+        parameters=weights,
+        casts=casts,
+        gradients=gradients,
+        optimizer=optimizer,
+        gradient_copies=copies,
+        casts_each=casts_each,
+    )
+
+
+def gathered_bytes(workload: Workload) -> int:
+    """Bytes of a parameter that was made whole from shards: in the shards' own format where products cast for
+    themselves, else in that of products."""
+    each = state_bytes(workload)
+    return each.parameter if workload.framework.autocasts and each.cast else compute_bytes(workload.precision)
 
 
 def _kept_cast_bytes(workload: Workload, each: StateBytes, *, is_master: bool) -> int:
+    """Whole copies that stay as long as the step runs: what was gathered, or casts that are made once."""
     zero = workload.layout.zero
     if zero == 3 and workload.layout.pp == 1:
         return 0
-    gathered = compute_bytes(workload.precision)
-    return gathered if zero == 3 or (zero and is_master) else each.cast
+    gathered = gathered_bytes(workload) if zero == 3 or (zero and is_master) else 0
+    is_cast = zero == 0 or (zero < 3 and workload.framework.autocasts)
+    return gathered + (each.cast if is_cast else 0)
 
 
 def _factor_bytes(workload: Workload, param: RankParam) -> int:
