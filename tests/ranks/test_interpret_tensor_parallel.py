@@ -43,7 +43,7 @@ def _inputs(name, num_tokens=12, seqs=2):
 
 
 def _plan(name, model, degree):
-    inputs, labels = _inputs(name, num_tokens=8)
+    inputs, labels = _inputs(name, num_tokens=12 if name == "mixer_tokens" else 8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return plan_tensor_parallel(model, inputs, degree=degree, loss_fn=functools.partial(_loss, labels=labels))
