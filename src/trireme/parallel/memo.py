@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trireme.parallel.absent import Absence
 from trireme.parallel.tracing_private import bare_function_calls, pytree
-from trireme.parallel.value import seen_shape, tensors_in
+from trireme.parallel.value import is_absent, seen_shape, tensors_in
 
 _PLACE_NAMES = ("layer", "idx", "index", "block_id", "number")
 """Attributes that say where a block stands; two blocks that differ in them alone are alike."""
@@ -56,20 +56,35 @@ class Outcome:
     inner_reads: frozenset[str] = field(default_factory=frozenset)
     outer_reads: frozenset[str] = field(default_factory=frozenset)
     is_assumed: bool = False
+    spares: dict[int, Tensor] = field(default_factory=dict)
 
-    def build(self, absence: Absence, args: Any, kwargs: Any) -> Any:
-        """Give the result, absent."""
+    def build(self, absence: Absence, args: Any, kwargs: Any, *, reuses: bool = False) -> Any:
+        """Give the result, absent.
+
+        Args:
+            absence: Makes absent tensors.
+            args: Of the block.
+            kwargs: Of the block.
+            reuses: Give the same absent tensors each time, which is quicker; for results that cross no border.
+        """
         given = list(tensors_in(args, kwargs))
         with bare_function_calls():
-            leaves = [self._leaf(absence, leaf, given) for leaf in self.leaves]
+            leaves = [self._leaf(absence, place, given, reuses) for place in range(len(self.leaves))]
         return pytree.tree_unflatten(leaves, self.spec)
 
-    def _leaf(self, absence: Absence, leaf: Any, given: list[Tensor]) -> Any:
+    def _leaf(self, absence: Absence, place: int, given: list[Tensor], reuses: bool) -> Any:
+        leaf = self.leaves[place]
         if isinstance(leaf, Same):
             return given[leaf.place]
-        if isinstance(leaf, Meta):
-            return absence.make(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
-        return leaf
+        if not isinstance(leaf, Meta):
+            return leaf
+        spare = self.spares.get(place) if reuses else None
+        if spare is not None and is_absent(spare):  # one that was put in place of a received tensor is not any more
+            return spare
+        made = absence.make(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
+        if reuses:
+            self.spares[place] = made
+        return made
 
     def agrees_with(self, result: Any) -> bool:
         """Whether a result that was really computed has these shapes."""

@@ -59,6 +59,7 @@ class StageRun(Walk):
         outgoing = route.crossings[stage] if stage < len(cuts) else ()
         self.incoming, self.outgoing = incoming, outgoing
         self._wanted = {*incoming, *outgoing}
+        self._wanted_calls = {value.call for value in self._wanted}
         self._kept: dict[ValueId, Tensor] = {}
 
     def made(self, tensor: Tensor, value: ValueId, name: str) -> None:
@@ -124,7 +125,8 @@ class StageRun(Walk):
         known = self.memo.get(outcome_key(gate.signature, module, args, kwargs))
         if known is None:
             raise StaleRouteError
-        return run_hooks(module, args, kwargs, known.build(self.absence, args, kwargs))
+        crosses = self.calls + 1 in self._wanted_calls
+        return run_hooks(module, args, kwargs, known.build(self.absence, args, kwargs, reuses=not crosses))
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

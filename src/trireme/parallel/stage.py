@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class StageSet:
         self._memo: Memo = {}
         self._routes: dict[Any, Route] = {}
         self._twins: dict[str, Tensor] = {}
+        self._twin_finder = _TwinFinder(module, self._twins)
         self._with_absent: set[int] = set()
         self._held: dict[int, str] | None = None
         self.readers = {name: self._readers(name) for name in self._first_names()}
@@ -248,7 +250,7 @@ class StageSet:
         seed = torch.initial_seed() + 1_000_003 * number
         if self._held is None:
             self._held = held_tensors(self.module)
-        return {"held": self._held, "twin_of": _TwinFinder(self.module, self._twins), "seed": seed}
+        return {"held": self._held, "twin_of": self._twin_finder, "seed": seed}
 
     @contextmanager
     def _walking(self, walk: Any, number: int) -> Iterator[None]:
@@ -267,13 +269,14 @@ class _TwinFinder:
 
     def __init__(self, module: nn.Module, twins: Mapping[str, Tensor]) -> None:
         self._module, self._twins = module, twins
-        self._found: dict[int, Tensor] = {}
+        self._found: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def __call__(self, parameter: nn.Parameter) -> Tensor:
-        if id(parameter) not in self._found:
+        known = self._found.get(id(parameter))
+        if known is None or known[0]() is not parameter:
             named = self._module.named_parameters(remove_duplicate=False)
-            self._found.update({id(each): self._twins[name] for name, each in named})
-        return self._found[id(parameter)]
+            self._found = {id(each): (weakref.ref(each), self._twins[name]) for name, each in named}
+        return self._found[id(parameter)][1]
 
 
 def check_cuts(trace: ModelTrace, cuts: Sequence[str], *, num_stages: int) -> None:
