@@ -155,11 +155,11 @@ def test_a_word_of_others_is_told_once_with_the_axis_it_means() -> None:
 def test_every_layout_word_that_settings_know_is_read_here_too() -> None:
     from trireme.config.alias import RENAMED
 
-    ours = {"layout.dp_replicate": "dp_replicate"}
     for key, words in RENAMED.items():
         section, _, name = key.partition(".")
+        value = {"zero": 3, "sp": True}.get(name, 4)
         for word in words if section == "layout" else ():
-            assert getattr(read({word: 4}), ours.get(key, name)) == 4, word
+            assert getattr(read({word: value, **({"tp": 2} if name == "sp" else {})}), name) == value, word
 
 
 @pytest.mark.parametrize(
