@@ -120,6 +120,7 @@ def _tensor_parallel(model, inputs, loss_fn, grid, sequence_parallel, told, coun
         plan = plan_tensor_parallel(
             copy.deepcopy(model), dict(inputs), degree=grid.tensor_degree, loss_fn=loss_fn, **options
         )
+    assert plan.tokens_stopped is None, plan.tokens_stopped
     shard_parameters(model, plan, rank=grid.tensor_rank)
     bound = bind(model, plan, grid.tensor_group, notice=told.append, count=count)
     return bound, functools.partial(_share, plan, grid.tensor_rank)

@@ -24,6 +24,7 @@ def scaled_dot_product(call: Call) -> Any:
     shard = shard_of(q)
     if shard is None or shard.dim != q.ndim - 3 or len(shard.split.parts) != 1 or shard.split.keeps_some:
         raise call.refuse(*([k, v] if shard is None else [q]))
+    k, v = (call.interpreter.positions_met(each) for each in (k, v))
     groups = _grouped(call, q, k)
     result_sources = sources_of(q, k, v, given.get("attn_mask"))
     dropout_p = given.get("dropout_p", 0.0)
@@ -45,6 +46,7 @@ def declared(call: Call, head_dim: int) -> Any:
     dim = head_dim % q.ndim
     if shard is None or shard.dim != dim or len(shard.split.parts) != 1 or shard.split.keeps_some:
         raise call.refuse(*([k, v] if shard is None else [q]))
+    k, v = (call.interpreter.positions_met(each) for each in (k, v))
     groups = _grouped(call, q, k, dim)
     merged = Shard(dim=dim, split=shard.split, sources=sources_of(q, k, v), unit=shard.unit)
     own = [_heads(call, each, shard.split, groups, dim) for each in (k, v)]

@@ -30,7 +30,9 @@ class Binding:
     def __init__(self, plan: TensorPlan, line: Line, *, notice: Callable[[str], None]) -> None:
         self.plan = plan
         keeps = any(each.split is not None and each.split.keeps_some for each in plan.parameters.values())
-        self.interpreter = Interpreter(line, opaque=plan.opaque, notice=notice, keeps_segments=keeps)
+        self.interpreter = Interpreter(
+            line, opaque=plan.opaque, notice=notice, keeps_segments=keeps, tokens=plan.tokens
+        )
         self.interpreter.tables = plan.tables
         self._shards = {
             name: Shard(dim=each.dim, split=each.split, sources=frozenset({name}))

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,11 +24,11 @@ from torch import Tensor
 from trireme.errors import LayoutError
 from trireme.interpret.call import Call
 from trireme.interpret.collective import CollectiveCount, Line
-from trireme.interpret.context_table import CONTEXT_RULES
+from trireme.interpret.context_table import CONTEXT_COMPARES, CONTEXT_RULES
 from trireme.interpret.declared import declaration_of
-from trireme.interpret.interpreter import Active, Interpreter, writes_into_shard
+from trireme.interpret.interpreter import Active, Interpreter, check_first_alone, writes_into_shard
 from trireme.interpret.sequence_collective import gather_positions, sum_parts, take_positions
-from trireme.interpret.sequence_split import SequenceName, balanced_split, contiguous_split
+from trireme.interpret.sequence_split import SequenceName, balanced_split, runs_split
 from trireme.interpret.split import CannotSplitError, Shard, Split
 from trireme.interpret.tensor_state import acting_for, map_tensors, shard_of, tensors_in, with_shard
 from trireme.interpret.torch_private import DisableTorchFunction
@@ -67,14 +68,12 @@ class ContextInterpreter(Interpreter):
         degree = self.line.degree
         if length < degree:
             raise LayoutError("interpret.short_sequence", length=length, degree=degree)
-        return (balanced_split if self.balanced and length >= 2 * degree else contiguous_split)(length, degree)
+        return (balanced_split if self.balanced and length >= 2 * degree else runs_split)(length, degree)
 
     def cut(self, tensor: Tensor, dim: int, name: str) -> Tensor:
         """Give this rank's positions of a whole tensor."""
         split = self.split_for(tensor.shape[dim])
-        local = take_positions(tensor, dim, split, self.line.rank)
-        if local is tensor:
-            local = tensor.view_as(tensor)
+        local = take_positions(tensor, dim, split, self.line.rank).clone(memory_format=torch.contiguous_format)
         return with_shard(local, Shard(dim=dim, split=split, sources=frozenset({SequenceName(name)})))
 
     def _meet(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -98,9 +97,14 @@ class ContextInterpreter(Interpreter):
         cut = [tensor for tensor in tensors_in(call.args, call.kwargs) if shard_of(tensor) is not None]
         if not cut:
             return NotImplemented
-        rule = CONTEXT_RULES.get(call.function)
-        if rule is None:
+        found = CONTEXT_RULES.get(call.function)
+        if found is None:
             return self._declared(call)
+
+        def rule(call: Call) -> Any:
+            check_first_alone(call, lambda each: shard_of(each) is not None, CONTEXT_COMPARES)
+            return found(call)
+
         try:
             return rule(call)
         except CannotSplitError as error:
@@ -166,10 +170,41 @@ class ContextInterpreter(Interpreter):
         """Sum what each rank computed from its positions."""
         return sum_parts(tensor, self.line)
 
+    def sum_products(self, tensor: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        """Sum what each rank computed from its positions."""
+        return self.sum_partial(tensor)
+
     def gather(self, tensor: Tensor) -> Tensor:
         """Make a tensor whole; whole ones pass."""
         shard = shard_of(tensor)
         return tensor if shard is None else gather_positions(tensor, shard.dim, shard.split, self.line)
+
+
+def mark_sequences(
+    interpreter: ContextInterpreter, batch: Mapping[str, Any], *, sequence_dims: Mapping[str, int | None] | None = None
+) -> dict[str, Any]:
+    """Say which dims are positions: integers stay whole and known as such, vectors are cut.
+
+    Raises:
+        LayoutError: Nothing is a sequence, or one has fewer positions than there are ranks.
+    """
+    given = sequence_dims or {}
+    dims = {name: given[name] if name in given else _sequence_dim(value) for name, value in batch.items()}
+    if all(dim is None for dim in dims.values()):
+        raise LayoutError("interpret.no_sequence", names=", ".join(batch), degree=interpreter.line.degree)
+    return {name: _marked_input(interpreter, value, dims[name], name) for name, value in batch.items()}
+
+
+def _marked_input(interpreter: ContextInterpreter, value: Any, dim: int | None, name: str) -> Any:
+    if dim is None:
+        return value
+    with acting_for(interpreter.axis), DisableTorchFunction():
+        if value.is_floating_point():
+            return interpreter.cut(value, dim % value.ndim, name)
+        interpreter.split_for(value.shape[dim])
+        marked = value.view_as(value)
+        setattr(marked, _SEQUENCE, (dim % value.ndim, name))
+        return marked
 
 
 class ContextBinding:
@@ -227,22 +262,9 @@ class ContextBinding:
         Raises:
             LayoutError: Nothing in it is a sequence, or one has fewer positions than there are ranks.
         """
-        given = sequence_dims or {}
-        dims = {name: given[name] if name in given else _sequence_dim(value) for name, value in batch.items()}
-        if all(dim is None for dim in dims.values()):
-            raise LayoutError("interpret.no_sequence", names=", ".join(batch), degree=self.interpreter.line.degree)
-        return {name: self._input(value, dims[name], name) for name, value in batch.items()}
-
-    def _input(self, value: Any, dim: int | None, name: str) -> Any:
-        if dim is None or self.interpreter.line.degree == 1:
-            return value
-        with acting_for("cp"), DisableTorchFunction():
-            if value.is_floating_point():
-                return self.interpreter.cut(value, dim % value.ndim, name)
-            self.interpreter.split_for(value.shape[dim])
-            marked = value.view_as(value)
-            setattr(marked, _SEQUENCE, (dim % value.ndim, name))
-            return marked
+        if self.interpreter.line.degree == 1:
+            return dict(batch)
+        return mark_sequences(self.interpreter, batch, sequence_dims=sequence_dims)
 
     def part(self, loss: Tensor) -> Tensor:
         """Give what this rank has to differentiate of a loss; over the ranks these add up to it.

@@ -120,7 +120,7 @@ def getitem(call: Call) -> Any:
     if isinstance(index, Tensor) and index.dtype == torch.bool:
         return _selected(call, x, index)
     entries = whole_entries(call, x, index)
-    if any(isinstance(entry, Tensor) and entry.dtype == torch.bool for entry in entries):
+    if any(isinstance(entry, Tensor) and (entry.dtype == torch.bool or shard_of(entry)) for entry in entries):
         raise call.refuse(x)
     place = [place for place, entry in enumerate(entries) if entry is not None][shard.dim]
     entry = entries[place]
@@ -157,6 +157,8 @@ def setitem(call: Call) -> Any:
     if isinstance(index, Tensor) and index.dtype == torch.bool and not isinstance(value, Tensor):
         return x.__setitem__(_mask_alike(call, x, index), value)
     shard, entries = the_shard(x), whole_entries(call, x, index)
+    if any(isinstance(entry, Tensor) and (entry.dtype == torch.bool or shard_of(entry)) for entry in entries):
+        raise call.refuse(x)
     place = [place for place, entry in enumerate(entries) if entry is not None][shard.dim]
     entry = entries[place]
     one = isinstance(entry, int) and not isinstance(entry, bool)

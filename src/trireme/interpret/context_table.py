@@ -8,7 +8,7 @@ from typing import Any
 from trireme.interpret import context_attention, context_rule, metadata, pointwise
 from trireme.interpret.call import Rule
 from trireme.interpret.loss import cut_cross_entropy
-from trireme.interpret.table import RULES, functions
+from trireme.interpret.table import COMPARES, RULES, functions
 
 _BY_RULE: dict[Rule, str] = {
     context_attention.scaled_dot_product: "scaled_dot_product_attention",
@@ -40,3 +40,9 @@ CONTEXT_RULES: dict[Callable[..., Any], Rule] = {
     cut_cross_entropy: context_rule.token_rows(cut_cross_entropy),
 }
 """By torch function."""
+
+_COMPARING = """__getitem__ __setitem__ topk sort max min gather scatter scatter_ take_along_dim cross_entropy nll_loss
+mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div"""
+
+CONTEXT_COMPARES = COMPARES | frozenset(functions(_COMPARING)) | {cut_cross_entropy}
+"""Functions whose rules compare how all their arguments are cut; others look at their first one."""

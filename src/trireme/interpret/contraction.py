@@ -14,9 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from trireme.interpret.call import Call
+from trireme.interpret.collective import take
 from trireme.interpret.pointwise import met
 from trireme.interpret.split import Shard
 from trireme.interpret.tensor_state import origin_of, shard_of, sources_of, with_shard
+from trireme.interpret.token_shard import is_token_shard
 
 Labels = Sequence[str]
 
@@ -33,16 +35,24 @@ def contract(
         operands = _with_a_column(call, operands, labels, out)
         if not sources_of(operands):
             return NotImplemented
+    operands, gathered = _with_positions_met(call, operands)
+    if not sources_of(operands):
+        return compute(*operands)
     label, shard = _sharded_label(call, operands, labels)
     if label not in out and shard.split.keeps_some:
         raise call.refuse(operands)
     if label not in out:
         _check_no_bottleneck(call, operands, labels, label, shard)
-    local = [_local(call, operand, names, label, shard) for operand, names in zip(operands, labels, strict=True)]
+    local = [
+        _local(call, operand, names, label, shard, met_already=place in gathered)
+        for place, (operand, names) in enumerate(zip(operands, labels, strict=True))
+    ]
     joined = Shard(dim=0, split=shard.split, sources=sources_of(operands, local), unit=shard.unit)
     result = compute(*local)
     if label not in out:
-        return call.interpreter.owe(result) if _is_of_experts(call, operands) else call.interpreter.sum_partial(result)
+        if _is_of_experts(call, operands):
+            return call.interpreter.owe(result)
+        return call.interpreter.sum_products(result, operands)
     dim = list(out).index(label)
     return with_shard(result, Shard(dim=dim, split=joined.split, sources=joined.sources, unit=joined.unit))
 
@@ -104,9 +114,33 @@ def _sharded_label(call: Call, operands: list[Tensor], labels: Sequence[Labels])
     return found[0]
 
 
-def _local(call: Call, operand: Tensor, names: Labels, label: str, shard: Shard) -> Tensor:
+def _with_positions_met(call: Call, operands: list[Tensor]) -> tuple[list[Tensor], set[int]]:
+    """Gather shares of positions before a matrix that is cut, or a whole one that makes them wider.
+
+    Returns:
+        The operands, and which of them were gathered for a cut matrix: their gradients are summed already.
+    """
+    tokens = call.interpreter.tokens
+    places = [place for place, operand in enumerate(operands) if is_token_shard(operand)]
+    if tokens is None or not places:
+        return operands, set()
+    others = [operand for place, operand in enumerate(operands) if place not in places]
+    if sources_of(others):
+        met_operands = [tokens.gather(each) if place in places else each for place, each in enumerate(operands)]
+        return met_operands, set(places)
+    widens = any(other.ndim == 2 and max(other.shape) > operands[places[0]].shape[-1] for other in others)
+    if not widens:
+        return operands, set()
+    return [tokens.gather_for_all(each) if place in places else each for place, each in enumerate(operands)], set()
+
+
+def _local(call: Call, operand: Tensor, names: Labels, label: str, shard: Shard, *, met_already: bool) -> Tensor:
     if shard_of(operand) is not None:
         return operand
+    if met_already:
+        there = label in names
+        rank = call.interpreter.line.rank
+        return take(operand, list(names).index(label), shard.split, rank) if there else operand
     if label in names and operand.shape[list(names).index(label)] == shard.split.total:
         return call.interpreter.share(operand, list(names).index(label), shard.split)
     met_shards: Tensor = call.interpreter.spread(operand)

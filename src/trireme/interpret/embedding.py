@@ -29,9 +29,7 @@ def embedding(call: Call) -> Any:
     if shard.dim == 1:
         columns = F.embedding(ids, weight)
         return with_shard(columns, Shard(dim=columns.ndim - 1, split=shard.split, sources=shard.sources))
-    if call.interpreter.decider is not None:
-        call.interpreter.decider.note_table(weight)
-    return call.interpreter.owe_row(_own_rows(call, ids, weight, shard))
+    return call.interpreter.sum_rows(_own_rows(call, ids, weight, shard), weight)
 
 
 def _decided(call: Call, ids: Tensor, weight: Tensor) -> Tensor | None:

@@ -10,7 +10,7 @@ the outer one, so that it too sees sizes that are global on the outer axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from trireme.interpret.declared import declaration_of
 from trireme.interpret.opaque import OpaqueDims, apply_opaque, watched_functions
 from trireme.interpret.reuse import Reuse
 from trireme.interpret.split import CannotSplitError, Shard, Split
-from trireme.interpret.table import DECIDES, RULES
+from trireme.interpret.table import COMPARES, DECIDES, RULES
 from trireme.interpret.tensor_state import (
     acting_for,
     is_owed,
@@ -42,6 +42,7 @@ from trireme.interpret.tensor_state import (
     with_shard,
     with_total,
 )
+from trireme.interpret.token_shard import TokenPlace, Tokens, is_token_shard
 from trireme.interpret.torch_private import DisableTorchFunction, apply_function, is_met_by
 from trireme.interpret.unknown import assuming
 from trireme.words import say
@@ -72,6 +73,9 @@ class Decider(Protocol):
     def note_table(self, table: Tensor) -> None:
         """Note that a table is cut by rows."""
 
+    def note_sum(self, names: frozenset[str], result: Tensor) -> None:
+        """Note what partial sums a parameter gives."""
+
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is worth collectives along its sharded dim."""
 
@@ -100,6 +104,7 @@ class Interpreter(TorchFunctionMode):
         decider: Decider | None = None,
         notice: Callable[[str], None],
         keeps_segments: bool = False,
+        tokens: Mapping[str, TokenPlace] | None = None,
     ) -> None:
         super().__init__()
         self.line = line
@@ -112,6 +117,7 @@ class Interpreter(TorchFunctionMode):
         self._gathered = Reuse()
         self._open: dict[int, Tensor] = {}
         self.tables: Mapping[int, int] = {}
+        self.tokens = Tokens(line=line, places=tokens) if tokens else None
         self._depth = 0
         self._watched = ExitStack()
         self._outer: Callable[..., Any] = apply_function
@@ -135,6 +141,8 @@ class Interpreter(TorchFunctionMode):
             self._watched.close()
             self.reuse.forget()
             self._gathered.forget()
+            if self.tokens is not None:
+                self.tokens.forget()
 
     def active(self) -> Active:
         """Give a context in which calls are met; one inside another costs next to nothing."""
@@ -167,11 +175,15 @@ class Interpreter(TorchFunctionMode):
         try:
             result = self._by_rule(call)
         except CannotSplitError as error:
+            if self.tokens is not None and any(is_token_shard(each) for each in tensors_in(call.args, call.kwargs)):
+                return self._met(self._without_token_shards(call, error))
             result = self._whole(call, error)
         return call.function(*call.args, **call.kwargs) if result is NotImplemented else result
 
     def _by_rule(self, call: Call) -> Any:
         rule = RULES.get(call.function)
+        if self.tokens is not None and declaration_of(call.function) is None:
+            check_first_alone(call, is_token_shard, COMPARES)
         if any(shard_of(tensor) for tensor in tensors_in(call.args, call.kwargs)):
             return self._declared(call) if rule is None else rule(call)
         if rule is None or self.decider is None or call.function not in DECIDES:
@@ -193,6 +205,38 @@ class Interpreter(TorchFunctionMode):
             raise call.refuse(call.args, call.kwargs)
         with self:
             return found.in_torch(*call.args, **call.kwargs)
+
+    def _without_token_shards(self, call: Call, error: CannotSplitError) -> Call:
+        """Gather positions where a rule can't keep them cut; channels may stay so."""
+        names = ", ".join(sorted(error.sources))
+        if is_token_shard(call.args[0] if call.args else None) and writes_into_shard(call):
+            raise LayoutError("interpret.in_place", what=call.name, names=names)
+        self.tell(say("interpret.gathered", what=call.name, names=names))
+        args, kwargs = (map_tensors(each, self._without_tokens) for each in (call.args, dict(call.kwargs)))
+        return replace(call, args=args, kwargs=kwargs)
+
+    def _without_tokens(self, tensor: Tensor) -> Tensor:
+        assert self.tokens is not None
+        return self.tokens.gather_for_all(tensor) if is_token_shard(tensor) else tensor
+
+    def positions_met(self, tensor: Tensor) -> Tensor:
+        """Give all positions of a tensor, to be read by shards of channels; others pass."""
+        if self.tokens is None or not is_token_shard(tensor):
+            return tensor
+        # Gradients of what is gathered so are summed over ranks already: it is its own spread.
+        return self.reuse.of(self.tokens.gather(tensor), lambda whole: whole)
+
+    def spread_together(self, values: Sequence[Any]) -> list[Any]:
+        """Let whole tensors meet shards with one all-reduce for all of them."""
+        learned = [place for place, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+        if self.tokens is None or len(learned) < 2 or not torch.is_grad_enabled():
+            return [self.spread(value) for value in values]
+        flat = self.spread(torch.cat([values[place].flatten() for place in learned]))
+        pieces = flat.split([values[place].numel() for place in learned])
+        result = list(values)
+        for place, piece in zip(learned, pieces, strict=True):
+            result[place] = piece.view(values[place].shape)
+        return result
 
     def _whole(self, call: Call, error: CannotSplitError) -> Any:
         if self.decider is not None:
@@ -235,11 +279,12 @@ class Interpreter(TorchFunctionMode):
             decided = self.decider.share(tensor, dim, split)
             if decided is not None:
                 return decided
-        return take(self.spread(tensor), dim, split, self.line.rank)
+        share = None if self.tokens is None else self.tokens.share(tensor, dim, split)
+        return take(self.spread(tensor), dim, split, self.line.rank) if share is None else share
 
     def owe(self, tensor: Tensor) -> Tensor:
         """Give a summand whose sum is made once something needs it."""
-        if not self.defers_sums:
+        if not self.defers_sums or self.tokens is not None:
             return self.sum_partial(tensor)
         self._open[id(tensor)] = tensor
         return with_owed(tensor)
@@ -294,11 +339,29 @@ class Interpreter(TorchFunctionMode):
         """Sum what each rank computed from its shards."""
         return sum_partial(tensor, self.line)
 
+    def sum_rows(self, tensor: Tensor, table: Tensor) -> Tensor:
+        """Sum looked up rows: to all once other tables' are added, or each rank its share of the positions."""
+        if self.decider is not None:
+            self.decider.note_table(table)
+            self.decider.note_sum(sources_of(table), tensor)
+        scattered = None if self.tokens is None else self.tokens.scatter(sources_of(table), tensor)
+        return self.owe_row(tensor) if scattered is None else scattered
+
+    def sum_products(self, tensor: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        """Sum what the ranks have of a product: to all, or each its share of the positions."""
+        names = min((sources_of(each) for each in reversed(operands) if sources_of(each)), key=len)
+        if self.decider is not None:
+            self.decider.note_sum(names, tensor)
+        scattered = None if self.tokens is None else self.tokens.scatter(names, tensor)
+        return self.sum_partial(tensor) if scattered is None else scattered
+
     def gather(self, tensor: Tensor) -> Tensor:
         """Make a tensor whole; whole ones pass."""
         shard = shard_of(tensor)
         if shard is None:
             return self.summed(tensor)
+        if self.tokens is not None and is_token_shard(tensor):
+            return self.tokens.gather_for_all(tensor)
         if tensor.requires_grad and not torch.is_grad_enabled():
             return gather(tensor, shard.dim, shard.split, self.line)
         return self._gathered.of(tensor, lambda local: gather(local, shard.dim, shard.split, self.line))
@@ -368,6 +431,15 @@ class _Applied:
 def _writes_in_place(call: Call) -> bool:
     name = call.name
     return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
+def check_first_alone(call: Call, is_cut: Callable[[Any], bool], compares: Collection[Any]) -> None:
+    """Refuse a call with cut positions elsewhere than in its first tensor, if its rule looks at that one alone."""
+    if call.function in compares:
+        return
+    tensors = list(tensors_in(call.args, call.kwargs))
+    if any(is_cut(each) for each in tensors if each is not tensors[0]):
+        raise call.refuse(call.args, call.kwargs)
 
 
 def writes_into_shard(call: Call) -> bool:

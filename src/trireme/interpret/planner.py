@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from trireme.errors import LayoutError, TriremeError
 from trireme.interpret.call import Call
 from trireme.interpret.collective import CollectiveCount, Line
+from trireme.interpret.context import ContextInterpreter, mark_sequences
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.knowledge import Knowledge, Wish, parameter_dim
 from trireme.interpret.opaque import OpaqueDims
@@ -40,6 +41,7 @@ from trireme.interpret.tensor_state import (
     with_shard,
 )
 from trireme.interpret.thin import followed_name, thinned
+from trireme.interpret.token_shard import TokenPlace, place_of_tokens
 from trireme.interpret.torch_private import FakeTensorMode
 from trireme.interpret.unknown import UnknownValueError
 from trireme.words import say
@@ -59,6 +61,7 @@ def plan_tensor_parallel(
     degree: int,
     loss_fn: Callable[[Any], Tensor] | None = None,
     call: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
+    sequence_parallel: bool = False,
 ) -> TensorPlan:
     """Give how each parameter is cut over ``degree`` ranks; neither module nor inputs change.
 
@@ -68,6 +71,8 @@ def plan_tensor_parallel(
         degree: Ranks of the axis.
         loss_fn: From the outputs to the loss. Without it outputs must be whole, so the head is.
         call: How the module is called with the inputs. Default: each under its name.
+        sequence_parallel: Whether norms, dropout and residual sums between the cut matrices work on shares of the
+            positions, wherever it is found which dim counts them.
 
     Raises:
         LayoutError: No way was found to run the module on shards.
@@ -75,13 +80,17 @@ def plan_tensor_parallel(
     knowledge = Knowledge(module=module, degree=degree)
     with thinned(module, knowledge.stacks) as stands_for:
         try:
-            found = _found(knowledge, example_inputs, loss_fn, call) if stands_for else None
+            found = (
+                _found(knowledge, example_inputs, loss_fn, call, sequence_parallel=sequence_parallel)
+                if stands_for
+                else None
+            )
         except LayoutError:
             # Code that counts on every layer (by index, a result of each) is walked through as it is.
             found = None
     if found is None:
         knowledge, stands_for = Knowledge(module=module, degree=degree), {}
-        found = _found(knowledge, example_inputs, loss_fn, call)
+        found = _found(knowledge, example_inputs, loss_fn, call, sequence_parallel=sequence_parallel)
     return _plan(found, stands_for)
 
 
@@ -91,6 +100,7 @@ class _Found:
 
     walk: _Walk
     passes: int
+    tokens_stopped: str | None
 
 
 def _found(
@@ -98,6 +108,8 @@ def _found(
     example_inputs: Mapping[str, Any],
     loss_fn: Callable[[Any], Tensor] | None,
     call: Callable[[nn.Module, Mapping[str, Any]], Any] | None,
+    *,
+    sequence_parallel: bool,
 ) -> _Found:
     opaque: OpaqueDims = {}
     for number in range(1, _MAX_PASSES + 1):
@@ -105,7 +117,8 @@ def _found(
         if not _walks_through(walk, example_inputs, loss_fn):
             continue
         if walk.cuts == knowledge.preset:
-            return _Found(walk=walk, passes=number)
+            stopped = _find_token_places(walk, example_inputs) if sequence_parallel else None
+            return _Found(walk=walk, passes=number, tokens_stopped=stopped)
         knowledge.preset = dict(walk.cuts)
     raise LayoutError("interpret.too_many_passes", passes=_MAX_PASSES)
 
@@ -128,6 +141,37 @@ def _walks_through(walk: _Walk, inputs: Mapping[str, Any], loss_fn: Callable[[An
     except Exception as error:
         raise _no_way(module, say("interpret.failed", error=f"{type(error).__name__}: {error}"), error) from error
     return True
+
+
+def _find_token_places(walk: _Walk, inputs: Mapping[str, Any]) -> str | None:
+    """Walk once more with the positions of the inputs cut on an axis of their own, to see where they come out.
+
+    Returns:
+        What ended the walk early, if anything did: sums after that go whole to all ranks, which is as right.
+    """
+    again = _Walk(walk.knowledge, walk.opaque, call=walk.call)
+    line = Line(rank=0, degree=2, group=None, count=CollectiveCount())
+    tracker = ContextInterpreter(line, kind="allgather", balanced=False, notice=_unheard)
+    several = {name: _two_sequences(value) for name, value in inputs.items()}
+    try:
+        marked = mark_sequences(tracker, several)
+        with tracker:
+            again.run(marked, None)
+    except Exception as error:
+        if isinstance(error, LayoutError) and error.key == "interpret.no_sequence":
+            raise
+        # Outputs may be cut; they are where this walk ends.
+        at_the_end = isinstance(error, CannotSplitError) and error.key == "interpret.output"
+        return None if at_the_end else f"{type(error).__name__}: {error}"
+    finally:
+        walk.token_places = again.token_places
+    return None
+
+
+def _two_sequences(value: Any) -> Any:
+    """Repeat the only sequence of a batch, or one dim of all tokens couldn't be told from one of positions."""
+    alone = isinstance(value, Tensor) and value.ndim >= 2 and value.shape[0] == 1
+    return torch.cat((value, value)) if alone else value
 
 
 def _no_way(module: nn.Module, what: str, error: Exception) -> LayoutError:
@@ -154,6 +198,7 @@ class _Walk:
         self.cuts_outputs = False
         self.tables: dict[int, set[str]] = {}
         self.names: dict[int, str] = {}
+        self.token_places: dict[str, TokenPlace] = {}
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
 
@@ -230,6 +275,12 @@ class _Walk:
         shard = shard_of(table)
         if shard is not None:
             self.tables.setdefault(table.shape[1], set()).update(shard.sources)
+
+    def note_sum(self, names: frozenset[str], result: Tensor) -> None:
+        """Note which dim of partial sums counts positions."""
+        place = place_of_tokens(result)
+        if place is not None:
+            self.token_places.update(dict.fromkeys(names, place))
 
     def pays_across(self, shard: Shard) -> bool:
         """Whether what caused a shard is large: a vocabulary, where a router over experts isn't."""
@@ -358,6 +409,7 @@ def _swapped(module: nn.Module, change: Callable[[Tensor, str], Tensor]) -> Iter
 def _plan(found: _Found, stands_for: Mapping[str, str]) -> TensorPlan:
     walk = found.walk
     module = walk.knowledge.module
+    tokens: dict[str, TokenPlace] = {}
     first: dict[int, str] = {}
     ties: dict[str, str] = {}
     parameters: dict[str, ParameterSplit] = {}
@@ -367,6 +419,8 @@ def _plan(found: _Found, stands_for: Mapping[str, str]) -> TensorPlan:
             ties[name] = original
         decided = walk.names.get(id(parameter)) or followed_name(original, stands_for)
         parameters[name] = _parameter(walk, decided, tuple(parameter.shape))
+        if decided in walk.token_places:
+            tokens[name] = walk.token_places[decided]
     return TensorPlan(
         degree=walk.knowledge.degree,
         parameters=parameters,
@@ -375,6 +429,8 @@ def _plan(found: _Found, stands_for: Mapping[str, str]) -> TensorPlan:
         passes=found.passes,
         cuts_outputs=walk.cuts_outputs,
         tables={width: len(names) for width, names in walk.tables.items()},
+        tokens=tokens,
+        tokens_stopped=found.tokens_stopped,
     )
 
 

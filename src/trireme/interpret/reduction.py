@@ -71,6 +71,8 @@ def norm(call: Call) -> Any:
     normalized = call.get(1, "normalized_shape")
     if shard.dim >= x.ndim - len(normalized):
         raise call.refuse(x)
-    others = [call.interpreter.spread(value) for value in call.args[1:]]
-    named = {name: value if value is x else call.interpreter.spread(value) for name, value in call.kwargs.items()}
+    names = [name for name, value in call.kwargs.items() if value is not x]
+    given = call.interpreter.spread_together([*call.args[1:], *(call.kwargs[name] for name in names)])
+    others = given[: len(call.args[1:])]
+    named = {**call.kwargs, **dict(zip(names, given[len(others) :], strict=True))}
     return sharded(call.function(*call.args[:1], *others, **named), shard, dim=shard.dim)

@@ -58,7 +58,7 @@ def all_gather(tensor: Tensor, dim: int, split: Split, line: Line, *, where: str
         dist.all_gather_single(shares, _padded(first, longest), group=line.group)
     places = _padded_order(split, line.degree, longest)
     whole = shares if places is None else shares.index_select(0, _index(places, tensor.device))
-    return whole.movedim(0, dim)
+    return _in_place_of(whole, 0, dim)
 
 
 def reduce_scatter(tensor: Tensor, dim: int, split: Split, line: Line, *, where: str) -> Tensor:
@@ -70,7 +70,15 @@ def reduce_scatter(tensor: Tensor, dim: int, split: Split, line: Line, *, where:
     mine = shares.new_empty((longest, *first.shape[1:]))
     if line.group is not None:
         dist.reduce_scatter_single(mine, shares, group=line.group)
-    return mine[: split.length(line.rank)].movedim(0, dim)
+    length = split.length(line.rank)
+    return _in_place_of(mine if length == longest else mine[:length], 0, dim)
+
+
+def _in_place_of(tensor: Tensor, source: int, target: int) -> Tensor:
+    """Move a dim and lay the result out as code expects what it computes: in order, and no view of anything."""
+    if source == target and tensor._base is None:
+        return tensor
+    return tensor.movedim(source, target).clone(memory_format=torch.contiguous_format)
 
 
 def reorder(shares: Tensor, split: Split, degree: int) -> Tensor:

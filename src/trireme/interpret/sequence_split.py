@@ -45,12 +45,18 @@ def balanced_split(length: int, degree: int) -> Split:
     Source:
         Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2, on context parallelism.
     """
-    sizes = _sizes(length, 2 * degree)
-    owners = [*range(degree), *reversed(range(degree))]
-    parts = [
-        tuple(size if rank == owner else 0 for rank in range(degree)) for size, owner in zip(sizes, owners, strict=True)
-    ]
-    return Split(parts=tuple(parts))
+    return _owned([*range(degree), *reversed(range(degree))], _sizes(length, 2 * degree), degree)
+
+
+@lru_cache(maxsize=1024)
+def runs_split(length: int, degree: int) -> Split:
+    """Give each rank one run of positions, each a segment of its own."""
+    return _owned(list(range(degree)), _sizes(length, degree), degree)
+
+
+def _owned(owners: list[int], sizes: list[int], degree: int) -> Split:
+    pieces = zip(owners, sizes, strict=True)
+    return Split(parts=tuple(tuple(size if rank == owner else 0 for rank in range(degree)) for owner, size in pieces))
 
 
 def _sizes(length: int, count: int) -> list[int]:

@@ -134,5 +134,15 @@ RULES: dict[Callable[..., Any], Rule] = {
 """By torch function; a call without shards never looks further."""
 RULES[dispatch.run_experts] = dispatch.experts
 
+_COMPARING = """
+linear matmul __matmul__ mm bmm mv __rmatmul__ addmm baddbmm einsum scaled_dot_product_attention
+multi_head_attention_forward cat concat concatenate stack type_as to
+"""
+
+COMPARES = frozenset(functions(_COMPARING)) | {
+    function for function, rule in RULES.items() if rule is pointwise.pointwise
+}
+"""Functions whose rules compare how all their arguments are cut; others look at their first one."""
+
 DECIDES = frozenset(functions(_DECIDING))
 """Functions that decide, while planning, how a parameter is cut, though nothing is sharded yet."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from trireme.interpret.collective import take
 from trireme.interpret.opaque import OpaqueDims
 from trireme.interpret.split import Split
+from trireme.interpret.token_shard import TokenPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class TensorPlan:
     Attributes:
         ties: Name of the first use by name of each further one; they are counted once.
         passes: How often the module was walked through.
+        tokens: With sequence parallelism, where positions are in what matrices give that are cut along their inputs.
+        tokens_stopped: What kept further such places from being found.
         cuts_outputs: Whether what ``forward`` returns is sharded, so that the loss must be computed inside
             ``interpreting`` too (or the outputs made whole by ``Interpreter.gather``).
         tables: How many tables are cut by rows, by the length of their rows: what is looked up in them is added up.
@@ -68,6 +71,8 @@ class TensorPlan:
     passes: int
     cuts_outputs: bool
     tables: Mapping[int, int] = field(default_factory=dict)
+    tokens: Mapping[str, TokenPlace] = field(default_factory=dict)
+    tokens_stopped: str | None = None
 
     def local_param_ratio(self, *, rank: int = 0) -> float:
         """Give the parameters that a rank holds over all of them."""

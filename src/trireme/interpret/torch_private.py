@@ -38,6 +38,8 @@ __all__ = [
     "has_flash",
     "in_backward",
     "is_met_by",
+    "rank_outside",
+    "unset_fake_temporarily",
     "watching",
 ]
 
@@ -52,6 +54,13 @@ def apply_function(function: Any, *args: Any) -> Any:
 def is_met_by(mode: Any) -> bool:
     """Whether torch functions called here and now, in this thread, reach a mode."""
     return any(each is mode for each in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def rank_outside() -> int:
+    """Return the rank of the interpreter that the running handler calls through to; 0 if there is none."""
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    ranks: list[int] = [mode.line.rank for mode in stack if hasattr(mode, "line")]
+    return ranks[-1] if ranks else 0
 
 
 def in_backward() -> bool:
