@@ -255,20 +255,43 @@ class _Building:
         dealt: DealtExperts | None,
     ) -> GradientSync:
         """Sum gradients over data-parallel ranks, or cut everything over them; experts over ranks with the same."""
+        experts = self.share_experts(stages, dealt)
         owned = list(self.module.named_parameters())
-        experts = [(name, each) for name, each in owned if dealt is not None and name in dealt.parameters]
-        apart = {name for name, _ in experts}
+        names = frozenset() if dealt is None else dealt.parameters
         if self.layout.zero == 0:
             dense: GradientSync = replicate(
-                self.module, [each for each in owned if each[0] not in apart], group=self.axes["dp_cp"].group
+                self.module, [each for each in owned if each[0] not in names], group=self.axes["dp_cp"].group
             )
         else:
-            dense = self.shard_dense(blocks, stages, binding, apart=[each for _, each in experts])
+            dense = self.shard_dense(
+                blocks, stages, binding, apart=[parameter for name, parameter in owned if name in names]
+            )
+        return SyncTogether(dense, *experts) if experts else dense
+
+    def share_experts(self, stages: StageSet | None, dealt: DealtExperts | None) -> list[GradientSync]:
+        """Sum gradients of experts over the ranks that hold the same ones, or cut each layer's over them.
+
+        They come before everything else: the unit around them must find them already cut.
+        """
         if dealt is None:
-            return dense
-        if self.layout.zero and self.axes["expert_copies"].degree > 1:
-            self.notice(say("ranks.experts_not_sharded", copies=self.axes["expert_copies"].degree))
-        return SyncTogether(dense, replicate(self.module, experts, group=self.axes["expert_copies"].group))
+            return []
+        group = self.axes["expert_copies"].group
+        if self.layout.zero == 0:
+            own = [(name, each) for name, each in self.module.named_parameters() if name in dealt.parameters]
+            return [replicate(self.module, own, group=group)]
+        units = [self.module.get_submodule(path) for paths in dealt.units for path in paths]
+        return [
+            shard(
+                unit,
+                [],
+                group=group,
+                zero=cast(ZeroStage, self.layout.zero),
+                keep_gathered=self.layout.pp > 1,
+                stage_of=None if stages is None else {unit: stages.stage_around(unit)},
+            )
+            for unit in units
+            if next(unit.parameters(), None) is not None
+        ]
 
     def shard_dense(
         self,

@@ -203,6 +203,11 @@ class StageSet:
         place = next(place for place, path in enumerate(self.trace.blocks) if self.module.get_submodule(path) is block)
         return sum(self.trace.blocks.index(cut) <= place for cut in self.cuts)
 
+    def stage_around(self, module: nn.Module) -> int:
+        """Give the stage of the block that a module lies in."""
+        blocks = (self.module.get_submodule(path) for path in self.trace.blocks)
+        return next(self.stage_of(block) for block in blocks if any(each is module for each in block.modules()))
+
     def route(self, batch: Mapping[str, Any], *, number: int = 0) -> Route:
         """Give what crosses the borders for batches of this kind."""
         key = batch_key(self.module, batch)

@@ -56,10 +56,6 @@ TEXTS = {
         en="The experts of {path} stay whole on every rank: {reason}.",
         zh="{path} 的专家在每个 rank 上保持完整：{reason}。",
     ),
-    "experts_not_sharded": Text(
-        en="Each expert stands whole on {copies} ranks: zero cuts everything but experts.",
-        zh="每个专家在 {copies} 个 rank 上各有一份完整副本：zero 不切分专家。",
-    ),
     "no_block": Text(
         en="{path} is no block of this model that could recompute; its blocks are {blocks}.",
         zh="{path} 不是该模型中可以重算的块；它的块有 {blocks}。",
