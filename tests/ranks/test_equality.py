@@ -24,6 +24,20 @@ CELLS = (
     ("mixtral", "tp2"),
     ("t5", "tp2"),
     ("qwen3", "zero3 tp2"),
+    ("side_terms", "dp2"),
+    ("contrastive", "tp2"),
+    ("bert", "pp2"),
+    ("t5", "pp2"),
+    ("long_skips", "pp2 interleaved"),
+    ("several_stacks", "pp4"),
+    ("llama_by_hand", "zero-bubble"),
+    ("gpt2_tied", "zbv"),
+    ("padded", "cp2"),
+    ("llama", "cp2 ring"),
+    ("qwen3_moe", "ep2"),
+    ("gpt2_tied", "tp2 pp2"),
+    ("dropout", "dp2 tp2 pp2"),
+    ("qwen3", "zero3 tp2 pp2 recompute"),
 )
 """Each row of layouts once, each kind of model once, where the two are likeliest to fall out."""
 
