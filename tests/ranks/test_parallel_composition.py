@@ -34,6 +34,8 @@ LAYOUTS = {
     "hsdp=2x2": 4,
     "cp=2,zero3,recompute=selective": 4,
     "cp=2,pp=2,cp_kind=ring": 4,
+    "tp=2,sp,pp=2": 4,
+    "tp=2,sp,cp=2,recompute=full": 4,
     "tp=2,pp=2,zero3,schedule=interleaved": 8,
 }
 

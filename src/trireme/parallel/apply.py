@@ -192,7 +192,14 @@ class _Building:
         if self.layout.tp == 1:
             return None
         loss = None if self.loss_fn is None else self._loss_of_example
-        return plan_tensor_parallel(self.module, self.example, degree=self.layout.tp, loss_fn=loss, call=self.call)
+        return plan_tensor_parallel(
+            self.module,
+            self.example,
+            degree=self.layout.tp,
+            loss_fn=loss,
+            call=self.call,
+            sequence_parallel=self.layout.sp,
+        )
 
     def _loss_of_example(self, outputs: Any) -> Tensor:
         assert self.loss_fn is not None
