@@ -164,7 +164,8 @@ class _Search:
         if not memory.fits:
             self.counts["too_large"] += 1
             return self._leave_peak(workload, memory)
-        found = Found(workload=workload, time=estimate_step(workload), memory=memory)
+        is_plain = workload is plain or (not workload.recompute and workload.layout.recompute == "none")
+        found = Found(workload=workload, time=time if is_plain else estimate_step(workload), memory=memory)
         self.found.append(found)
         self.found.sort(key=lambda found: found.score_s)
         for beaten in self.found[self.top :]:
