@@ -21,12 +21,15 @@ from trireme.mesh.memory import (
 )
 from trireme.mesh.number_format import FormatSupport, check_format, format_support
 from trireme.mesh.probe import measure_matmul_flops_per_s, synchronize
+from trireme.mesh.probe_link import LinkFigures, measure_link
+from trireme.mesh.probe_memory import measure_memory_bytes_per_s
 from trireme.mesh.random_state import rng_states, seed_everywhere, set_rng_states
 
 __all__ = [
     "DeviceFacts",
     "FormatSupport",
     "LaunchEnvironment",
+    "LinkFigures",
     "RankError",
     "autocast_kind",
     "check_format",
@@ -38,7 +41,9 @@ __all__ = [
     "has_fused_optimizer",
     "join_ranks",
     "joined_ranks",
+    "measure_link",
     "measure_matmul_flops_per_s",
+    "measure_memory_bytes_per_s",
     "measures_whole_process",
     "memory_in_use_bytes",
     "peak_memory_bytes",

@@ -39,6 +39,7 @@ TEXTS: dict[str, Text] = {
         en="Show, check and describe settings.",
         zh="显示、检查和说明配置。",
     ),
+    "verb_cluster": Text(en="Measure this machine for the planner.", zh="为规划器实测本机。"),
     "verb_models": Text(en="List the reference models by size.", zh="按规模列出参考模型。"),
     "verb_verify": Text(
         en="Show that a layout trains a model as one device does.", zh="证明某种并行布局训练出的模型与单设备一致。"
