@@ -107,20 +107,20 @@ UNEVEN = [((2, 1, 2, 1), 12), ((1, 1, 1, 2), 17), ((2, 2), 12)]
         ("hf_vit", "1f1b", 1),
     ],
 )
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_two_ranks_equal_one_device_pip_05_pip_12(name, schedule, vp):
     """Unequal micro-batches (PIP-05) and lengths that change from step to step (PIP-12)."""
     _check(name, schedule, vp, UNEVEN)
 
 
 @pytest.mark.parametrize(("name", "schedule", "vp"), [("gpt", "1f1b", 1), ("long_skips", "zb", 1), ("hf_t5", "zbv", 2)])
-@on_ranks(4)
+@on_ranks(4, timeout_s=180)
 def test_four_ranks_equal_one_device(name, schedule, vp):
     """Values that cross several borders are handed through."""
     _check(name, schedule, vp, [((1, 2, 1, 1, 1), 12), ((2, 1), 9)])
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_pip_01_gradients_of_several_steps_add_up_once():
     """Three schedules before one optimizer step, a tied weight among the parameters."""
     module, executor, ties, _ = _cut("gpt", "1f1b", 1)
@@ -135,7 +135,7 @@ def test_pip_01_gradients_of_several_steps_add_up_once():
     _compare(module, reference)
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_pip_10_without_learning_rate_nothing_changes():
     module, executor, ties, _ = _cut("gpt", "zbv", 2)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.0, weight_decay=0.0)
@@ -149,7 +149,7 @@ def test_pip_10_without_learning_rate_nothing_changes():
     assert all(torch.equal(each, before[name]) for name, each in module.named_parameters())
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_pip_08_a_loss_over_pairs_in_a_micro_batch_is_the_same():
     """Chosen and rejected rows stand beside each other in one micro-batch."""
 
@@ -167,7 +167,7 @@ def test_pip_08_a_loss_over_pairs_in_a_micro_batch_is_the_same():
     _compare(module, reference)
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_evaluating_runs_forwards_alone():
     module, executor, _, shape = _cut("hf_t5", "interleaved", 2)
     given = models.cut(models.batch("hf_t5", rows=5), (2, 2, 1))
@@ -179,7 +179,7 @@ def test_evaluating_runs_forwards_alone():
         torch.testing.assert_close(losses, expected, rtol=_ERROR, atol=0)
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_backwards_are_told_to_whoever_sums_gradients():
     class Log:
         def __init__(self):
@@ -206,7 +206,7 @@ def _broken_loss(outputs, given, index):
     return models.loss_of(outputs, given, index)
 
 
-@on_ranks(2)
+@on_ranks(2, timeout_s=180)
 def test_a_rank_that_fails_in_the_middle_of_a_step_does_not_hang_the_other():
     quick = datetime.timedelta(seconds=4)
     lane = Lane(forth=dist.new_group(timeout=quick), back=dist.new_group(timeout=quick), device=torch.device("cpu"))
