@@ -52,7 +52,8 @@ addcmul_ addcdiv_ lerp_ round_
 _METADATA = """
 dim ndim dtype device layout requires_grad is_leaf grad_fn is_floating_point is_complex is_contiguous element_size
 is_cuda is_cpu is_xpu is_mps is_meta is_sparse is_nested is_quantized is_mkldnn is_xla is_ipu is_hpu is_vulkan
-get_device register_hook retain_grad requires_grad_ __hash__ _version _base names _backward_hooks _has_symbolic_sizes_strides
+get_device register_hook retain_grad requires_grad_ __hash__ _version _base names _backward_hooks
+_has_symbolic_sizes_strides
 """
 
 _BY_RULE: dict[Rule, str] = {

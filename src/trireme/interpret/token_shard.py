@@ -87,6 +87,7 @@ class Tokens:
     places: Mapping[str, TokenPlace]
     _lengths: dict[str, int] = field(default_factory=dict)
     _known: set[Split] = field(default_factory=set)
+    _own: int = 0
     _last: tuple[Tensor, int, Tensor] | None = None
 
     def scatter(self, names: Iterable[str], tensor: Tensor) -> Tensor | None:
@@ -117,6 +118,7 @@ class Tokens:
     def _inside(self, outside: Shard) -> _Cut | None:
         """Cut further what the axis outside has cut: each of its pieces into shares."""
         degree, own = self.line.degree, rank_outside()
+        self._own = own
         pieces = [(place, sum(part)) for part in outside.split.parts for place in [_owner(part)]]
         if any(_owner(part) is None for part in outside.split.parts) or min(size for _, size in pieces) < degree:
             return None
@@ -155,7 +157,7 @@ class Tokens:
         if outside is None or outside.dim != shard.dim:
             return _Cut(local=shard.split, whole=shard.split)
         pairs = list(zip(outside.split.parts, shard.split.parts, strict=True))
-        own = rank_outside()
+        own = max(rank_outside(), self._own)  # outputs are put together where no handler runs
         before = [tuple(sum(sizes) if size else 0 for size in part) for part, sizes in pairs]
         return _Cut(
             local=Split(parts=tuple(sizes for part, sizes in pairs if part[own])),
