@@ -152,8 +152,11 @@ class _Walk:
         return frozenset()
 
     def _table(self, op: Op) -> None:
-        """Rows are looked up where they are and summed; tables of positions are small and whole."""
+        """Rows are looked up where they are and summed; a bias by distance is cut by heads; other tables are whole."""
+        heads = {each.attention.heads for each in self.ops if each.attention is not None}
         for param in op.params:
+            if op.output is None and len(param.shape) == 2 and param.shape[1] in heads and param.shape[1] >= self.tp:
+                self.params[_full(op, param)] = ParamCut(dim=1, segments=(Segment(length=param.shape[1]),))
             if param.shape[0] == self.vocab_size and self.vocab_size >= self.tp:
                 self.params[_full(op, param)] = ParamCut(dim=0, segments=(Segment(length=self.vocab_size),))
                 self.rows += [op.name] if op.output is not None else []
