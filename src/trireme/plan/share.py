@@ -110,6 +110,7 @@ class _Walk:
         self.columns: list[str] = []
         self.parts = _attention_parts(ops)
         self.inner = _row_widths(ops)
+        self.table_widths: set[int] = set()
 
     def result(self) -> BlockShare:
         return BlockShare(
@@ -152,14 +153,17 @@ class _Walk:
         return frozenset()
 
     def _table(self, op: Op) -> None:
-        """Rows are looked up where they are and summed; a bias by distance is cut by heads; other tables are whole."""
+        """Rows are looked up where they are, those of all tables summed at once; a bias by distance is cut by heads."""
         heads = {each.attention.heads for each in self.ops if each.attention is not None}
         for param in op.params:
             if op.output is None and len(param.shape) == 2 and param.shape[1] in heads and param.shape[1] >= self.tp:
                 self.params[_full(op, param)] = ParamCut(dim=1, segments=(Segment(length=param.shape[1]),))
-            if param.shape[0] == self.vocab_size and self.vocab_size >= self.tp:
-                self.params[_full(op, param)] = ParamCut(dim=0, segments=(Segment(length=self.vocab_size),))
-                self.rows += [op.name] if op.output is not None else []
+            is_vocabulary = param.shape[0] == self.vocab_size
+            is_added = op.kind == "embedding" and param.shape[-1] in self.table_widths
+            if (is_vocabulary or is_added) and param.shape[0] >= self.tp:
+                self.params[_full(op, param)] = ParamCut(dim=0, segments=(Segment(length=param.shape[0]),))
+                self.table_widths |= {param.shape[-1]} if op.kind == "embedding" else set()
+                self.rows += [op.name] if is_vocabulary and op.output is not None else []
 
     def _linear(self, op: Op, causes: frozenset[str]) -> frozenset[str]:
         weight, matmul = op.params[0], op.matmuls[0]
