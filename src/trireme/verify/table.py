@@ -9,13 +9,14 @@ from trireme.verify.zoo import Cell, Column
 
 _HEAD = """# Every model under every layout, against one device
 
-Made by `trireme verify --zoo recipes/zoo --table docs/equality.md`; not written by hand.
+Made by `trireme verify --zoo recipes/zoo --table docs/equality.md --dtype fp64`; not written by hand. Cells lie in
+equality.jsonl with a hash of the code that made them; the command runs anew what other code made.
 
 Each cell is one run in ranks of its own: a model of [recipes/zoo](../recipes/zoo), unmodified, trained in {dtype} on
 two batches of unequal shape with rows of unequal token counts, and compared with one device in loss, every gradient,
 their norm and every parameter. The number is the largest of all these errors. With an asterisk the model computes a
 part in fp32 whatever its weights are, so errors of that size are rounding. A number in brackets points to the reason
-why the layout isn't legal for this model. **Bold** is a fault.
+why the layout isn't legal for this model. **Bold** is a fault, a dash a cell that hasn't been run.
 
 {counts}
 
