@@ -38,6 +38,7 @@ CELLS = (
     ("gpt2_tied", "tp2 pp2"),
     ("dropout", "dp2 tp2 pp2"),
     ("qwen3", "zero3 tp2 pp2 recompute"),
+    ("shared_depth", "zero3 tp2 pp2 recompute"),
 )
 """Each row of layouts once, each kind of model once, where the two are likeliest to fall out."""
 

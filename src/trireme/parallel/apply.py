@@ -294,7 +294,8 @@ class _Building:
                 group=group,
                 zero=cast(ZeroStage, self.layout.zero),
                 keep_gathered=self.layout.pp > 1,
-                stage_of=None if stages is None else {unit: stages.stage_around(unit)},
+                stage_of=_stages_of([unit], stages),
+                stages=() if stages is None else stages.stages,
             )
             for unit in units
             if next(unit.parameters(), None) is not None
@@ -318,7 +319,16 @@ class _Building:
             keep_gathered=self.layout.pp > 1,
             replicate_group=copies.group if copies.degree > 1 else None,
             whole_group=self.axes["dp_cp"].group if copies.degree > 1 else None,
-            stage_of=None if stages is None else {block: stages.stage_of(block) for block in blocks},
+            stage_of=_stages_of(blocks, stages),
+            stages=() if stages is None else stages.stages,
             apart=apart,
             on_gathered=None if binding is None else binding.mark_one,
         )
+
+
+def _stages_of(modules: list[nn.Module], stages: StageSet | None) -> dict[nn.Module, int] | None:
+    """Give the stage of each module that only one of this rank's stages runs; None without a pipeline."""
+    if stages is None:
+        return None
+    found = ((module, stages.stage_of(module)) for module in modules)
+    return {module: stage for module, stage in found if stage is not None}

@@ -49,6 +49,7 @@ def shard(
     replicate_group: dist.ProcessGroup | None = None,
     whole_group: dist.ProcessGroup | None = None,
     stage_of: Mapping[nn.Module, int] | None = None,
+    stages: Collection[int] = (),
     apart: Collection[nn.Parameter] = (),
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
@@ -72,7 +73,9 @@ def shard(
         zero: Stage.
         keep_gathered: With stage 3, gather once a step instead of twice a micro-batch (for pipelines).
         replicate_group: Ranks that hold copies of the same shard, with ``whole_group``: all ranks of both.
-        stage_of: In a pipeline, the stage of each block this rank runs; gradients are then summed once a stage.
+        stage_of: In a pipeline, the stage of each block that only one of this rank's stages runs; gradients are then
+            summed once a stage, those of other blocks and of the root with this rank's last one.
+        stages: Those of this rank. Default: the values of ``stage_of``.
         apart: Parameters to leave as they are: other stages' absent ones, experts summed over their own copies.
         param_dtype: Format to gather and compute in; shards keep theirs. Buffers and inputs are never cast.
         reduce_dtype: Format to sum gradients in. Default: the one they are computed in.
@@ -100,6 +103,7 @@ def shard(
         reduces_each=zero >= 2 and stage_of is None,
         keeps=not reshards,
         stage_of=stage_of,
+        stages=frozenset(stages or (stage_of or {}).values()),
         reduce_dtype=reduce_dtype,
     )
     if on_gathered is not None:
@@ -154,6 +158,7 @@ class ShardSync:
         reduces_each: bool,
         keeps: bool,
         stage_of: Mapping[nn.Module, int] | None,
+        stages: frozenset[int],
         reduce_dtype: torch.dtype | None,
     ) -> None:
         self.root = root
@@ -164,6 +169,7 @@ class ShardSync:
         self._reduces_each = reduces_each
         self._keeps = keeps
         self._stage_of = stage_of
+        self._stages = stages
         self._meter = TrafficMeter()
         self._traffic = Traffic()
         self._is_open = False
@@ -183,7 +189,7 @@ class ShardSync:
         self._is_open = True
         self._meter.restart()
         self._order.restart()
-        self._stages_left = set((self._stage_of or {}).values())
+        self._stages_left = set(self._stages)
         set_last(self.root, is_last=False)
         self.release()
         _free_after_backward(self.modules, frees=not self._keeps)
@@ -259,9 +265,11 @@ class ShardSync:
             return []
         if self._stage_of is None:
             return list(self.modules)
-        chosen = [module for module in self.modules[:-1] if self._stage_of.get(module) == stage]
-        # The root's parameters serve every stage of this rank (ties, first and last stage on one rank).
-        return [*chosen, self.root] if self._stages_left <= {stage} else chosen
+        # What several stages of this rank read (the root's: ties, first and last stage here; blocks run again deeper)
+        # is complete with the last of them.
+        is_end = self._stages_left <= {stage}
+        due = {stage, None} if is_end else {stage}
+        return [module for module in self.modules if self._stage_of.get(module) in due]
 
     def _drop_empty(self) -> None:
         """Put None where FSDP summed zeros: an optimizer must not touch what has no gradient on any rank."""

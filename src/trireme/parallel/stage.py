@@ -198,15 +198,18 @@ class StageSet:
         except StaleRouteError:
             raise LayoutError("parallel.stage_unsteady", stage=stage) from None
 
-    def stage_of(self, block: nn.Module) -> int:
-        """Give the stage that a block belongs to."""
-        place = next(place for place, path in enumerate(self.trace.blocks) if self.module.get_submodule(path) is block)
-        return sum(self.trace.blocks.index(cut) <= place for cut in self.cuts)
-
-    def stage_around(self, module: nn.Module) -> int:
-        """Give the stage of the block that a module lies in."""
-        blocks = (self.module.get_submodule(path) for path in self.trace.blocks)
-        return next(self.stage_of(block) for block in blocks if any(each is module for each in block.modules()))
+    def stage_of(self, module: nn.Module) -> int | None:
+        """Give the one stage of this rank that reads a module's parameters; None if several do."""
+        members = {id(each) for each in module.modules()}
+        names = (
+            f"{path}.{name}" if path else name
+            for path, owner in self.module.named_modules()
+            if id(owner) in members
+            for name in owner._parameters
+        )
+        stages = {stage for name in names for stage in self.readers[self.trace.ties.get(name, name)]}
+        own = stages & set(self.stages)
+        return own.pop() if len(own) == 1 else None
 
     def route(self, batch: Mapping[str, Any], *, number: int = 0) -> Route:
         """Give what crosses the borders for batches of this kind."""
