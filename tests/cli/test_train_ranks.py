@@ -74,3 +74,26 @@ def test_what_one_rank_refuses_ends_all_with_one_message(tmp_path: Path) -> None
     assert refused.returncode == 2
     assert refused.stderr.count("nowhere.txt") == 1, refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_run_takes_a_plan_or_finds_one_and_keeps_to_it(tmp_path: Path) -> None:
+    """The planner's cuts are blocks of the real model; what it predicted is told beside what was measured."""
+    folder = make_folder(tmp_path)
+    words = ["train", "run.yaml", "train.max_steps=2", "--nproc-per-node", "2"]
+    made = run(folder, "plan", "run.yaml", "--cluster", "cpu:2x1", "--precision=fp32", "--fix=pp=2", "--out=plan.json")
+    assert made.returncode == 0, made.stderr
+    by_plan = run(folder, *words, "layout=plan.json", "run.dir=planned")
+    assert by_plan.returncode == 0, by_plan.stderr
+    found = run(folder, *words, "layout=auto", "run.dir=found")
+    assert found.returncode == 0, found.stderr
+    assert "layout = auto chose" in found.stdout + found.stderr
+    planned = losses(folder / "planned" / "log.jsonl")
+    assert planned == pytest.approx(losses(folder / "found" / "log.jsonl"), rel=SAME)
+    for done in (by_plan, found):
+        assert done.stdout.count("predicted") == 2, "memory and a step's time"
+    decided = (folder / "found" / "plan.json").read_text()
+    words[2:3] = ["train.max_steps=3", "--extend", "hold", "--resume"]
+    again = run(folder, *words, "layout=auto", "run.dir=found")
+    assert again.returncode == 0, again.stderr
+    assert "as decided for this run before" in again.stdout + again.stderr
+    assert (folder / "found" / "plan.json").read_text() == decided

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trireme.cluster import load_cluster
-from trireme.errors import ConfigError, ModelError
-from trireme.graph import ALIASES, PRESETS, ModelGraph, find_graph, find_preset, read_shape
+from trireme.errors import ConfigError
+from trireme.graph import ALIASES, PRESETS, ModelGraph, find_graph, find_preset, graph_of_section, read_shape
 from trireme.plan import FRAMEWORKS, Problem, find_framework, parse_wish
 from trireme.words import say
 
@@ -76,24 +76,10 @@ def read_model(what: str) -> tuple[ModelGraph, RunConfig | None]:
         from trireme.config import load_config
 
         config = load_config(what, purpose="show").config
-        return _model_of(config), config
+        return graph_of_section(config.model), config
     if what in PRESETS or what in ALIASES:
         return read_shape(find_preset(what), name=what), None
     return find_graph(what), None
-
-
-def _model_of(config: RunConfig) -> ModelGraph:
-    from dataclasses import replace
-
-    section = config.model
-    if section.path is not None:
-        return find_graph(section.path)
-    if section.name is None:
-        raise ModelError("plan_cli.model_by_code")
-    shape = find_preset(section.name)
-    keys = [key for key in shape.__dataclass_fields__ if getattr(section, key, None) is not None]
-    shape = replace(shape, **{key: getattr(section, key) for key in keys})
-    return read_shape(shape, name=section.name)
 
 
 def _batch(given: Mapping[str, Any], config: RunConfig | None) -> tuple[int, int]:

@@ -59,7 +59,7 @@ def _start_ranks(
     from trireme.cli.ranks import run_ranks
     from trireme.job import resolve_layout
 
-    resolve_layout(loaded.config.layout, ranks=num_ranks, notice=lambda text: None)
+    resolve_layout(loaded.config, ranks=num_ranks, notice=lambda text: None)
     words = ["train", run_file, *overrides, "--nproc-per-node", str(num_ranks)]
     for name in ("resume", "overwrite"):
         words += [f"--{name}"] if flags[name] else []

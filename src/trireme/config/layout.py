@@ -16,7 +16,7 @@ class LayoutSection(Section):
     """
 
     text: str | None = Field(
-        None, description="A whole layout in one line (tp=2,pp=2,zero3), or a plan.json; stands alone."
+        None, description="A whole layout in one line (tp=2,pp=2,zero3), a plan.json, or auto; stands alone."
     )
     pp: Whole | None = Field(None, ge=1, description="Pipeline degree.")
     vp: Whole | None = Field(None, ge=1, description="Pipeline stages a rank holds (virtual stages).")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trireme.graph.name import find_graph, find_model, model_names, model_source
     from trireme.graph.numbers import DecoderNumbers
     from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
+    from trireme.graph.section import graph_for_data, graph_of_section
     from trireme.graph.tensor import Kernels, Load, Saved, Tensor, count_rows
 
 _LAZY = {
@@ -62,6 +63,7 @@ _LAZY = {
     "name": ("find_graph", "find_model", "model_names", "model_source"),
     "numbers": ("DecoderNumbers",),
     "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
+    "section": ("graph_for_data", "graph_of_section"),
     "tensor": ("Kernels", "Load", "Saved", "Tensor", "count_rows"),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
@@ -121,6 +123,8 @@ __all__ = [
     "find_model",
     "find_preset",
     "flops_per_token",
+    "graph_for_data",
+    "graph_of_section",
     "model_names",
     "model_source",
     "read_config",

@@ -14,8 +14,8 @@ from trireme.job.layout import Arrangement
 from trireme.job.options import RunOptions
 from trireme.mesh import DeviceFacts, device_facts, measures_whole_process, peak_memory_bytes
 from trireme.models import Decoder, ModelSummary, describe_model
-from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, Watcher
-from trireme.plan import ASSUMED_MFU, MemoryEstimate, estimate_memory, estimate_state_memory, estimate_step_s
+from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, Watcher, format_step_time
+from trireme.plan import ASSUMED_MFU, MemoryEstimate, Plan, estimate_memory, estimate_state_memory, estimate_step_s
 from trireme.train import FitResult, StepPlan
 from trireme.words import say
 
@@ -69,8 +69,9 @@ def build_forecast(
     step_s, basis = _step_time(machine, plan=plan, summary=summary, peak_flops_per_s=peak)
     memory = _memory(machine, config=config, program_bytes=program_bytes)
     if arrangement.needs_ranks:
-        # These are forecasts for one device; those for layouts are the planner's, on a cluster that is described to it.
-        step_s, basis, memory = None, "", MemoryEstimate(moment="update", parts={})
+        # These are forecasts for one device; those for layouts are the planner's.
+        step_s, basis = _planned_time(arrangement.plan)
+        memory = _planned_memory(arrangement.plan, program_bytes=_held(machine, program_bytes=program_bytes))
     return Forecast(
         summary=summary,
         device=device,
@@ -176,7 +177,7 @@ def _step_time(
 def _memory(machine: Machine, *, config: RunConfig, program_bytes: int) -> MemoryEstimate:
     """Return the estimated peak; that of a module that is no reference decoder lacks its activations."""
     on_host = measures_whole_process(machine.device)
-    held = program_bytes if on_host else 0
+    held = _held(machine, program_bytes=program_bytes)
     policy = machine.precision.policy
     if not isinstance(machine.module, Decoder):
         return estimate_state_memory(_num_trained(machine.module), policy=policy, program_bytes=held)
@@ -191,6 +192,27 @@ def _memory(machine: Machine, *, config: RunConfig, program_bytes: int) -> Memor
         kernels="host" if on_host else "device",
         program_bytes=held,
     )
+
+
+def _held(machine: Machine, *, program_bytes: int) -> int:
+    """Return what is measured beside the run's tensors."""
+    return program_bytes if measures_whole_process(machine.device) else 0
+
+
+def _planned_time(plan: Plan | None) -> tuple[float | None, str]:
+    """Return the step's time that a plan predicts, with its interval."""
+    time = None if plan is None else plan.predicted("step_s")
+    if time is None:
+        return None, ""
+    return time.value, say("job.time_planned", low=format_step_time(time.low), high=format_step_time(time.high))
+
+
+def _planned_memory(plan: Plan | None, *, program_bytes: int) -> MemoryEstimate:
+    """Return the peak that a plan predicts for its first stage, which holds the rank that measures."""
+    allocated = None if plan is None else plan.predicted("allocated_bytes.pp_0")
+    if allocated is None:
+        return MemoryEstimate(moment="update", parts={})
+    return MemoryEstimate(moment="loss", parts={"planned": int(allocated.value), "program": program_bytes})
 
 
 def _num_trained(module: nn.Module) -> int:

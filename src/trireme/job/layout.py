@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trireme.config import LayoutSection
+from trireme.config import LayoutSection, RunConfig
 from trireme.errors import LayoutError
+from trireme.graph import graph_of_section
+from trireme.job.planning import check_request
 from trireme.plan import LayerRecompute, Layout, ParsedLayout, Plan, parse_layout, parse_plan
 
 Notice = Callable[[str], None]
@@ -17,12 +19,14 @@ Notice = Callable[[str], None]
 class Arrangement:
     """How a run is spread: its layout, and what a plan says beyond it.
 
-    ``cuts`` are the blocks at which stages begin, none for balanced ones; ``recompute`` is by block.
+    ``cuts`` are the blocks at which stages begin, none for balanced ones; ``recompute`` is by block. ``plan`` is
+    where they come from, if from one.
     """
 
     layout: Layout
     cuts: tuple[str, ...] = ()
     recompute: Mapping[str, LayerRecompute] = field(default_factory=dict)
+    plan: Plan | None = None
 
     @property
     def needs_ranks(self) -> bool:
@@ -30,14 +34,29 @@ class Arrangement:
         return self.layout.world_size > 1 or self.layout.recompute != "none" or bool(self.recompute)
 
 
-def resolve_layout(section: LayoutSection, *, ranks: int, notice: Notice) -> Arrangement:
+def is_open(section: LayoutSection) -> bool:
+    """Whether the layout is to be searched for (``layout = auto``)."""
+    return section.text is not None and section.text.strip().lower() == "auto"
+
+
+def resolve_layout(config: RunConfig, *, ranks: int, notice: Notice) -> Arrangement:
     """Return what ``layout`` says, with the data-parallel degree filled in.
 
+    ``auto`` gives one device as written: what it will be is known when the model and the machine are.
+
     Raises:
-        LayoutError: It is no layout, or one for another number of ranks; how to start as many is said.
+        LayoutError: It is no layout, or one for another number of ranks; how to start as many is said. Or it is a
+            plan for another batch, length or version.
+        ModelError: ``auto`` is asked for a model of which nothing is known without running its code.
     """
+    section = config.layout
+    if is_open(section):
+        graph_of_section(config.model)
+        return Arrangement(layout=Layout())
     if section.text is not None and section.text.endswith(".json"):
-        arrangement = _of_plan(load_plan(Path(section.text)))
+        plan = load_plan(Path(section.text))
+        check_request(plan, config=config)
+        arrangement = arrange(plan)
     else:
         parsed = _parse(section, ranks=ranks)
         for text in parsed.notices:
@@ -49,18 +68,20 @@ def resolve_layout(section: LayoutSection, *, ranks: int, notice: Notice) -> Arr
     return arrangement
 
 
-def _of_plan(plan: Plan) -> Arrangement:
-    """Take from a plan what a run can do; a plan that asks for more is refused by name."""
+def arrange(plan: Plan) -> Arrangement:
+    """Take from a plan what a run can do; a plan that asks for more is refused by name.
+
+    Layers that the plan doesn't name keep everything, whatever its layout calls the whole.
+    """
     offloaded = [layer.path for layer in plan.layers if layer.offload]
     if offloaded:
         raise LayoutError("job.plan_offload", path=offloaded[0])
     recompute = {layer.path: layer.recompute for layer in plan.layers}
-    return Arrangement(layout=plan.layout, cuts=plan.cuts, recompute=recompute)
+    layout = replace(plan.layout, recompute="none")
+    return Arrangement(layout=layout, cuts=plan.cuts, recompute=recompute, plan=plan)
 
 
 def _parse(section: LayoutSection, *, ranks: int) -> ParsedLayout:
-    if section.text == "auto":
-        raise LayoutError("job.no_auto")
     asked = section.text if section.text is not None else section.given
     if ranks > 1:
         return parse_layout(asked, ranks=ranks)

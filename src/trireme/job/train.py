@@ -15,14 +15,16 @@ from torch import nn
 from trireme.checkpoint import Checkpoint, check_resumable, list_checkpoints, newest_checkpoint, open_checkpoint
 from trireme.config import Loaded, RunConfig, load_config
 from trireme.data import DataReport, PreparedData, format_report, prepare_data
-from trireme.errors import CheckpointError, ConfigError
+from trireme.errors import CheckpointError, ConfigError, LayoutError
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
 from trireme.job.follower import FollowerFolder
 from trireme.job.initial import check_init_from
-from trireme.job.layout import Arrangement, resolve_layout
+from trireme.job.layout import Arrangement, arrange, is_open, resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
+from trireme.job.place import find_place
+from trireme.job.planning import check_model, decide_plan
 from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
 from trireme.job.team import Team
@@ -42,6 +44,7 @@ from trireme.observe import (
     environment,
     opening_report,
 )
+from trireme.plan import format_plan
 from trireme.train import (
     Callback,
     FitResult,
@@ -84,13 +87,15 @@ def run_training(
         TriremeError: Whatever a person can mend; nothing is lost by it.
     """
     launch = LaunchEnvironment.from_environ()
+    if module is not None and is_open(loaded.config.layout):
+        raise LayoutError("job.auto_module", kind=type(module).__name__)
     notices: list[str] = []
-    arrangement = resolve_layout(loaded.config.layout, ranks=launch.world_size, notice=notices.append)
+    arrangement = resolve_layout(loaded.config, ranks=launch.world_size, notice=notices.append)
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
     if options.overwrite:
         check_init_from(loaded.config.model.init_from, run_dir=path)
     with ExitStack() as stack:
-        if arrangement.needs_ranks:
+        if arrangement.needs_ranks or is_open(loaded.config.layout):
             stack.enter_context(joined_ranks(launch, device=choose_device()))
         team = Team(rank=launch.rank, size=launch.world_size)
         team.check_alike(loaded.to_yaml())
@@ -158,6 +163,7 @@ class _Attempt:
             self.note(text)
         new_rates = self.team.from_lead(self.check_settings)
         data = self.team.lead_first(self.read_data)
+        self.arrangement = self.team.from_lead(lambda: self.settle_layout(data, is_built=module is not None))
         course = self.plot_course(data, new_rates=new_rates)
         report = data.report_for_run(num_steps=course.plan.max_steps, global_batch_seqs=course.plan.global_batch_seqs)
         if not course.is_over:
@@ -184,6 +190,26 @@ class _Attempt:
         return prepare_data(
             self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
         )
+
+    def settle_layout(self, data: PreparedData, *, is_built: bool) -> Arrangement:
+        """Search for a layout where that is asked, and hold a plan against the model that it is to run.
+
+        ``is_built``: the module comes from a program, so there are no numbers of it to compare.
+        """
+        arrangement, config = self.arrangement, self.config
+        vocab_size = data.tokenizer.vocab_size
+        if is_open(config.layout):
+            place = find_place(LaunchEnvironment.from_environ())
+            plan = decide_plan(config, vocab_size=vocab_size, place=place, folder=self.folder, notice=self.note)
+            return arrange(plan)
+        if arrangement.plan is None:
+            return arrangement
+        if is_built or config.model.factory is not None:
+            self.warn(say("job.plan_unchecked", model=arrangement.plan.model))
+            return arrangement
+        cluster = find_place(LaunchEnvironment.from_environ()).cluster
+        check_model(arrangement.plan, config=config, vocab_size=vocab_size, cluster=cluster, notice=self.warn)
+        return arrangement
 
     def check_settings(self) -> bool:
         """Compare a resume's settings with the run's own; returns whether new learning rates are accepted.
@@ -320,6 +346,8 @@ class _Attempt:
         folder.write_json("config_origins.json", origins_of(self.loaded, folder=folder))
         folder.write_json("environment.json", environment())
         folder.write_json("data_report.json", report.to_json())
+        if self.arrangement.plan is not None:
+            folder.write_text("plan.json", format_plan(self.arrangement.plan))
         data.tokenizer.save(folder.tokenizer_dir)
         folder.mark(status="running", step=course.first_step, max_steps=course.plan.max_steps)
 
@@ -334,7 +362,10 @@ class _Attempt:
             forecast=forecast,
         )
         self.console.show(opening_report(facts))
-        if self.arrangement.needs_ranks:
+        plan, precision = self.arrangement.plan, machine.precision.policy
+        if plan is not None and plan.precision != precision:
+            self.warn(say("job.plan_precision", planned=plan.precision, precision=precision))
+        if self.arrangement.needs_ranks and plan is None:
             self.note(say("job.no_forecast", layout=self.arrangement.layout))
         elif not forecast.memory.is_whole:
             self.note(say("job.memory_least", kind=type(machine.module).__name__))

@@ -12,6 +12,7 @@ from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device
 from trireme.mesh.group import join_ranks, joined_ranks
 from trireme.mesh.launch import LaunchEnvironment
 from trireme.mesh.local import RankError, preload_on_ranks, run_on_ranks
+from trireme.mesh.machine import machine_cluster
 from trireme.mesh.memory import (
     measures_whole_process,
     memory_in_use_bytes,
@@ -41,6 +42,7 @@ __all__ = [
     "has_fused_optimizer",
     "join_ranks",
     "joined_ranks",
+    "machine_cluster",
     "measure_link",
     "measure_matmul_flops_per_s",
     "measure_memory_bytes_per_s",

@@ -14,6 +14,7 @@ from trireme.observe.rows import format_rows
 from trireme.observe.run_folder import RunFolder
 from trireme.observe.run_state import RunState, find_runs, read_state, suggest_runs
 from trireme.observe.screen import Line, Screen, visible
+from trireme.observe.step_line import format_step_time
 from trireme.observe.strict_json import read_jsonl
 from trireme.observe.work import WorkProgress
 
@@ -45,6 +46,7 @@ __all__ = [
     "environment",
     "find_runs",
     "format_rows",
+    "format_step_time",
     "opening_report",
     "read_jsonl",
     "read_state",

@@ -28,7 +28,7 @@ from trireme.plan.placement import (
     rank_at,
     ranks_of,
 )
-from trireme.plan.plan import LayerChoice, LayerRecompute, Plan, Prediction, check_plan_matches, fingerprint
+from trireme.plan.plan import LayerChoice, LayerRecompute, Plan, Prediction, check_plan_matches, fingerprint, hash_model
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.plan_json import format_plan, parse_plan
 from trireme.plan.problem import Problem
@@ -160,6 +160,7 @@ __all__ = [
     "format_layout",
     "format_plan",
     "groups_of",
+    "hash_model",
     "head_ranks",
     "in_flight_bound",
     "largest_term",

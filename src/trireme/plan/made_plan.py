@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trireme.plan.plan import LayerChoice, Plan, Prediction, fingerprint
+from trireme.plan.plan import LayerChoice, Plan, Prediction, fingerprint, hash_model
 from trireme.plan.search import Found
 from trireme.plan.workload import Workload
 
@@ -24,7 +24,7 @@ def make_plan(found: Found, *, version: str) -> Plan:
         global_batch_seqs=workload.global_batch_seqs,
         seq_len=workload.seq_len,
         predictions=_predictions(found),
-        model_hash=fingerprint(workload.model),
+        model_hash=hash_model(workload.model),
         cluster_hash=fingerprint(workload.cluster),
         trireme_version=version,
     )

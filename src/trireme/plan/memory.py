@@ -64,7 +64,7 @@ class MemoryEstimate:
     @property
     def is_whole(self) -> bool:
         """Whether activations are counted; without them it is a lower bound, not a prediction."""
-        return "activations" in self.parts
+        return "activations" in self.parts or "planned" in self.parts
 
     def named_parts(self) -> dict[str, int]:
         """Return the parts that are not zero under the names people read."""

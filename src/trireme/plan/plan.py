@@ -9,11 +9,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trireme.errors import LayoutError
 from trireme.plan.layout import Layout
 from trireme.words import say
+
+if TYPE_CHECKING:
+    from trireme.graph import ModelGraph
 
 PLAN_FORMAT = 1
 """Version of the document; a reader for each older one stays."""
@@ -91,6 +94,11 @@ def fingerprint(value: Any) -> str:
     Equal descriptions have equal hashes in any process and on any machine; names of dataclasses and fields count.
     """
     return _digest(_plain(value, seen={}))
+
+
+def hash_model(model: ModelGraph) -> str:
+    """Give the hash of a model: what it is called, and how long its sequences may be, don't count."""
+    return fingerprint(replace(model, name="", max_seq_len=None))
 
 
 def _digest(plain: Any) -> str:

@@ -3,6 +3,10 @@
 from trireme.words.catalogue import Text
 
 TEXTS: dict[str, Text] = {
+    "model_by_code": Text(
+        en="model.factory names code, and a plan is made without running any; name the model by model.name or model.path",
+        zh="model.factory 指向代码，而规划不运行任何代码；请用 model.name 或 model.path 指定模型",
+    ),
     "missing_key": Text(
         en="{model}: a config.json of family {family} needs {key}, and this one has none",
         zh="{model}：{family} 类模型的 config.json 必须有 {key}，这一份没有",

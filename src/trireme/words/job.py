@@ -135,10 +135,48 @@ TEXTS = {
         en="Rank 0 failed: {reason}.",
         zh="rank 0 失败：{reason}。",
     ),
-    "no_auto": Text(
-        en="layout = auto is not there yet; trireme plan finds a layout and writes a plan.json, which layout takes.",
-        zh="layout = auto 目前尚不支持；可用 trireme plan 找到布局并写出 plan.json，再交给 layout 使用。",
+    "auto_module": Text(
+        en="layout = auto plans a model by its numbers, and {kind} was built by a program; give a layout, or a plan.json.",
+        zh="layout = auto 按模型的结构参数规划，而 {kind} 由程序构建；请直接给出布局或 plan.json。",
     ),
+    "auto_device": Text(
+        en="layout = auto: no catalogue knows {device} on nodes like these; describe the machine with trireme cluster "
+        "probe, plan with trireme plan RUN.yaml --cluster FILE.yaml --out plan.json, and give layout=plan.json.",
+        zh="layout = auto：目录中没有 {device} 或这样的节点；请用 trireme cluster probe 描述本机，用 "
+        "trireme plan RUN.yaml --cluster FILE.yaml --out plan.json 规划，再以 layout=plan.json 运行。",
+    ),
+    "auto_chosen": Text(
+        en="layout = auto chose {layout}: {step} a step expected ({low} to {high}), {memory} on the fullest device; "
+        "plan.json in the run folder has it",
+        zh="layout = auto 选定 {layout}：预计每步 {step}（{low} 至 {high}），占用最多的设备 {memory}；已写入运行目录的 plan.json",
+    ),
+    "auto_next": Text(
+        en="next best layout: {layout}, {step} a step expected",
+        zh="次优布局：{layout}，预计每步 {step}",
+    ),
+    "auto_again": Text(
+        en="layout = {layout}, as decided for this run before",
+        zh="layout = {layout}，沿用本次运行此前的决定",
+    ),
+    "plan_other_batch": Text(
+        en="The plan was made for {key} = {planned}, the run has {given}; change one, or make the plan again with "
+        "trireme plan.",
+        zh="该计划按 {key} = {planned} 生成，而本次运行为 {given}；请改其一，或用 trireme plan 重新生成。",
+    ),
+    "plan_vocab": Text(
+        en="the plan counted on a vocabulary of {planned}, the tokenizer makes it {vocab_size}: its predictions are off by "
+        "that",
+        zh="该计划按词表大小 {planned} 计算，分词器给出的是 {vocab_size}：预测会有相应偏差",
+    ),
+    "plan_precision": Text(
+        en="the plan counted on {planned}, the run computes in {precision}: its predictions are off by that",
+        zh="该计划按 {planned} 计算，本次运行使用 {precision}：预测会有相应偏差",
+    ),
+    "plan_unchecked": Text(
+        en="the plan was made for {model}; whether the program's model is that one can't be told",
+        zh="该计划是为 {model} 生成的；无法判断程序构建的模型是否与之相同",
+    ),
+    "time_planned": Text(en="as planned, {low} to {high}", zh="按计划，{low} 至 {high}"),
     "plan_offload": Text(
         en="The plan offloads {path}, which training does not do yet; plan without offload.",
         zh="该计划要求卸载（offload）{path}，训练目前还不支持；请不用 offload 重新规划。",

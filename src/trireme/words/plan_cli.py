@@ -43,10 +43,6 @@ TEXTS = {
     "unknown_framework": Text(
         en="{name} is no framework that is known; known: {names}", zh="不认识框架 {name}；已知：{names}"
     ),
-    "model_by_code": Text(
-        en="model.factory names code, and a plan is made without running any; name the model by model.name or model.path",
-        zh="model.factory 指向代码，而规划不运行任何代码；请用 model.name 或 model.path 指定模型",
-    ),
     "missing": Text(
         en="{option} is missing; give it, or a file of settings that says it",
         zh="缺少 {option}；请给出它，或给出包含它的配置文件",
