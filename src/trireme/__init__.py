@@ -1,8 +1,9 @@
 """Trireme trains large models: plain PyTorch in, any parallel layout out.
 
-``run`` trains from settings, ``load`` gives a trained model back, ``Stepper`` makes the steps of a loop of
-your own, ``parallelize`` spreads a module over ranks (``trireme.fleet`` in Fleet's words); ``save_folder`` writes a
-Hugging Face folder. They load on first use: importing this is free.
+``run`` trains from settings, ``load`` gives a trained model back, ``Stepper`` makes the steps of a loop of your own,
+``parallelize`` spreads a module over ranks (``trireme.fleet`` in Fleet's words); a module built inside ``recorded()``
+takes no memory until that, or ``materialise``, fills it; ``save_folder`` writes a Hugging Face folder. They load on
+first use: importing this is free.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trireme.interpret import materialise, recorded
     from trireme.job import load, run
     from trireme.models import save_folder
     from trireme.parallel import parallelize
@@ -22,12 +24,14 @@ _HOMES = {
     "Callback": "trireme.train",
     "Stepper": "trireme.train",
     "load": "trireme.job",
+    "materialise": "trireme.interpret",
     "parallelize": "trireme.parallel",
+    "recorded": "trireme.interpret",
     "run": "trireme.job",
     "save_folder": "trireme.models",
 }
 
-__all__ = ["Callback", "Stepper", "__version__", "load", "parallelize", "run", "save_folder"]
+__all__ = ["Callback", "Stepper", "__version__", "load", "materialise", "parallelize", "recorded", "run", "save_folder"]
 
 
 def __getattr__(name: str) -> object:

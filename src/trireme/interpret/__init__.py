@@ -16,6 +16,8 @@ from trireme.interpret.dispatch import (
     take_tokens,
     tracing,
 )
+from trireme.interpret.initial import InitialValues, fill_buffers, fill_parameters, has_meta, materialise
+from trireme.interpret.initial_record import recorded
 from trireme.interpret.interpreter import Interpreter
 from trireme.interpret.parameters import shard_parameters
 from trireme.interpret.planner import plan_tensor_parallel
@@ -32,6 +34,7 @@ __all__ = [
     "ContextBinding",
     "ContextKind",
     "CountedRandomness",
+    "InitialValues",
     "Interpreter",
     "Line",
     "ParameterSplit",
@@ -46,9 +49,12 @@ __all__ = [
     "dropout_key",
     "exchange_counts",
     "exchange_rows",
+    "fill_buffers",
     "fill_normal",
+    "fill_parameters",
     "gather_tokens",
     "global_shape",
+    "has_meta",
     "has_numbers",
     "in_backward",
     "interpreting",
@@ -56,8 +62,10 @@ __all__ = [
     "is_unseen",
     "keep",
     "marks_of",
+    "materialise",
     "met_whole",
     "plan_tensor_parallel",
+    "recorded",
     "rehearsal",
     "rows_unknown",
     "run_experts",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -18,12 +18,19 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd.function import _SingleLevelFunction
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
+    "SKIPS_META",
     "CheckpointFunction",
     "DataDependentOutputException",
     "DisableTorchFunction",
@@ -38,12 +45,18 @@ __all__ = [
     "has_flash",
     "in_backward",
     "is_met_by",
+    "modules_noticed",
     "rank_outside",
     "unset_fake_temporarily",
     "watching",
 ]
 
 CheckpointFunction = checkpoint.CheckpointFunction
+SKIPS_META = {
+    each.__code__: each
+    for each in (nn.init._no_grad_trunc_normal_, nn.init.orthogonal_, nn.init.sparse_, nn.init.dirac_)
+}
+"""Functions that ask whether their tensor is on meta, and then leave it alone."""
 
 
 def apply_function(function: Any, *args: Any) -> Any:
@@ -192,3 +205,22 @@ def flash_backward(
     sizes = query.shape[-2], key.shape[-2]
     grads = op(grad, query, key, value, out, lse, empty, empty, *sizes, 0.0, causal, none, none, scale=scale)
     return grads[0], grads[1], grads[2]
+
+
+@contextmanager
+def modules_noticed(notice: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Be told of every module that gets a parameter, buffer or child."""
+
+    def told(module: nn.Module, name: str, value: Any) -> None:
+        notice(module)
+
+    handles = [
+        register_module_parameter_registration_hook(told),
+        register_module_buffer_registration_hook(told),
+        register_module_module_registration_hook(told),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -8,6 +8,9 @@
 6. Wrap the blocks' forwards in recomputation, inside of everything ZeRO does around a block: what is computed again
    must find the same gathered parameters.
 7. Shard over data-parallel ranks last, for its hooks must stand around the whole block.
+
+A module on the meta device stays there until what a rank holds is settled: its parameters get values where they are
+cut last, after 5 or after 7.
 """
 
 from __future__ import annotations
@@ -26,8 +29,12 @@ from trireme.interpret import (
     Binding,
     ContextBinding,
     CountedRandomness,
+    InitialValues,
     TensorPlan,
     bind,
+    fill_buffers,
+    fill_parameters,
+    has_meta,
     plan_tensor_parallel,
     shard_parameters,
 )
@@ -41,9 +48,11 @@ from trireme.parallel.expert_find import find_experts
 from trireme.parallel.expert_route import ExpertRanks
 from trireme.parallel.inventory import Holding, Inventory, expert_holding, holding_of
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
+from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
 from trireme.parallel.recompute import Recompute, recomputed
 from trireme.parallel.replicate import replicate
+from trireme.parallel.rows import Fill
 from trireme.parallel.runner import PipelineRunner, PlainRunner
 from trireme.parallel.shard import ZeroStage, shard
 from trireme.parallel.stage import StageSet
@@ -51,7 +60,7 @@ from trireme.parallel.surroundings import Surroundings
 from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
-from trireme.parallel.unit import wrap_forward
+from trireme.parallel.unit import move_real, wrap_forward
 from trireme.plan import Layout, ModelFacts, parse_layout, require_legal, stages_of_rank
 from trireme.words import say
 
@@ -74,7 +83,8 @@ def parallelize(
     """Spread a plain module over the ranks of the process group, in place.
 
     Args:
-        module: Unmodified; the same on every rank, or it becomes rank 0's.
+        module: Unmodified; the same on every rank, or it becomes rank 0's. On the meta device each rank makes only
+            what it will hold, with the numbers that ``materialise`` gives one device.
         layout: How to spread it.
         example: A short batch of the kind that will come; only its shapes and kinds count.
         call: How the module is called with a batch.
@@ -82,7 +92,7 @@ def parallelize(
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
         recompute: What single blocks recompute, by path. Default: what the layout says, for all.
         device: What this rank computes on. Default: what it has.
-        seed: Decides what dropout and the like draw.
+        seed: Decides what dropout and the like draw, and the first values of a module on meta.
         notice: Told of everything a person should know.
 
     Raises:
@@ -118,27 +128,30 @@ class _Building:
         self.seed = seed
         self.notices: list[str] = []
         self._notice = notice
+        self.shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
+        self.initial = InitialValues(module, seed=seed) if has_meta(module) else None
 
     def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute]) -> ParallelModel:
         """Run all transforms."""
         check_statistics(self.module, num_parts=self.layout.dp * self.layout.cp * self.layout.num_microbatches)
+        self.fill_buffers()
         make_equal(self.module, notice=self.notice)
-        shapes = {name: tuple(each.shape) for name, each in self.module.named_parameters()}
         whole_numel = sum(each.numel() for each in self.module.parameters())
         dealt = self.deal_experts()
         trace = capture(self.module, self.example, call=self.call)
         require_legal(self.layout, ModelFacts(num_layers=len(trace.blocks), ranks=self.layout.world_size))
         tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
-        self.module.to(self.axes.device)
-        binding = self.cut_tensors(tensor_plan)
+        move_real(self.module, device=self.axes.device)
+        fill = functools.partial(self.fill, plan=tensor_plan, dealt=dealt)
+        binding = self.cut_tensors(tensor_plan, fill)
         surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
         blocks = self.wrap_blocks(trace, recompute)
-        sync = self.share_data(blocks, stages, binding, dealt)
+        sync = self.share_data(blocks, stages, binding, dealt, fill)
         runner, holders = self.build_runner(stages, surroundings, sync)
         holdings = {
             name: self.holding(name, shape, tensor_plan, dealt, num_stages=len(holders.get(name, (0,))))
-            for name, shape in shapes.items()
+            for name, shape in self.shapes.items()
         }
         inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
         how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=surroundings.whole)
@@ -158,6 +171,24 @@ class _Building:
             return expert_holding(name, rows=dealt.rows.get(name), shape=shape, axes=self.axes)
         split = plan.parameters.get(name) if plan else None
         return holding_of(name, split=split, shape=shape, axes=self.axes, num_stages=num_stages)
+
+    def fill_buffers(self) -> None:
+        """Give buffers on meta their values: they are small, and code may ask for them while it is traced."""
+        if self.initial is None:
+            return
+        if not self.initial.was_seen:
+            self.notice(say("initial.unseen", module=type(self.module).__name__))
+        fill_buffers(self.module, self.initial)
+
+    def fill(
+        self, name: str, target: Tensor, offset: int = 0, *, plan: TensorPlan | None, dealt: DealtExperts | None
+    ) -> None:
+        """Give a parameter on meta its values: the rows from an offset on of what this rank holds before ZeRO."""
+        assert self.initial is not None, "only what is on meta is filled"
+        ranges = self.holding(name, self.shapes[name], plan, dealt, num_stages=1).ranges
+        if target.dim():
+            ranges = (narrow_ranges(ranges[0], start=offset, length=target.shape[0]), *ranges[1:])
+        self.initial.fill(name, target, ranges=ranges)
 
     def deal_experts(self) -> DealtExperts | None:
         """Keep this rank's experts; None where all ranks have all."""
@@ -205,13 +236,14 @@ class _Building:
         assert self.loss_fn is not None
         return cast(Tensor, self.loss_fn(outputs, self.example)[0])
 
-    def cut_tensors(self, plan: TensorPlan | None) -> Binding | None:
-        """Replace parameters by this rank's shares."""
-        if plan is None:
-            return None
+    def cut_tensors(self, plan: TensorPlan | None, fill: Fill) -> Binding | None:
+        """Replace parameters by this rank's shares; unless ZeRO will cut them, they get their values."""
         line = self.axes["tp"]
-        shard_parameters(self.module, plan, rank=line.rank)
-        return bind(self.module, plan, line.group, notice=self.notice)
+        if plan is not None:
+            shard_parameters(self.module, plan, rank=line.rank)
+        if self.initial is not None and not self.layout.zero:
+            fill_parameters(self.module, lambda name, target: fill(name, target, 0), device=self.axes.device)
+        return None if plan is None else bind(self.module, plan, line.group, notice=self.notice)
 
     def cut_stages(self, trace: ModelTrace, cuts: tuple[str, ...]) -> StageSet | None:
         """Keep this rank's stages of the pipeline; None without one."""
@@ -260,9 +292,10 @@ class _Building:
         stages: StageSet | None,
         binding: Binding | None,
         dealt: DealtExperts | None,
+        fill: Fill,
     ) -> GradientSync:
         """Sum gradients over data-parallel ranks, or cut everything over them; experts over ranks with the same."""
-        experts = self.share_experts(stages, dealt)
+        experts = self.share_experts(stages, dealt, fill)
         owned = list(self.module.named_parameters())
         names = frozenset() if dealt is None else dealt.parameters
         if self.layout.zero == 0:
@@ -271,47 +304,56 @@ class _Building:
             )
         else:
             dense = self.shard_dense(
-                blocks, stages, binding, apart=[parameter for name, parameter in owned if name in names]
+                blocks, stages, binding, fill, apart=[parameter for name, parameter in owned if name in names]
             )
         return SyncTogether(dense, *experts) if experts else dense
 
-    def share_experts(self, stages: StageSet | None, dealt: DealtExperts | None) -> list[GradientSync]:
+    def share_experts(self, stages: StageSet | None, dealt: DealtExperts | None, fill: Fill) -> list[GradientSync]:
         """Sum gradients of experts over the ranks that hold the same ones, or cut each layer's over them.
 
         They come before everything else: the unit around them must find them already cut.
         """
         if dealt is None:
             return []
-        group = self.axes["expert_copies"].group
         if self.layout.zero == 0:
             own = [(name, each) for name, each in self.module.named_parameters() if name in dealt.parameters]
-            return [replicate(self.module, own, group=group)]
-        units = [self.module.get_submodule(path) for paths in dealt.units for path in paths]
-        return [
-            shard(
-                unit,
-                [],
-                group=group,
-                zero=cast(ZeroStage, self.layout.zero),
-                keep_gathered=self.layout.pp > 1,
-                stage_of=_stages_of([unit], stages),
-                stages=() if stages is None else stages.stages,
+            return [replicate(self.module, own, group=self.axes["expert_copies"].group)]
+        paths = [path for paths in dealt.units for path in paths]
+        held = [path for path in paths if next(self.module.get_submodule(path).parameters(), None) is not None]
+        return [self.shard_experts(path, stages, fill) for path in held]
+
+    def shard_experts(self, path: str, stages: StageSet | None, fill: Fill) -> GradientSync:
+        """Cut a module of this rank's experts over the ranks that hold the same ones."""
+        unit = self.module.get_submodule(path)
+        sync = shard(
+            unit,
+            [],
+            group=self.axes["expert_copies"].group,
+            zero=cast(ZeroStage, self.layout.zero),
+            keep_gathered=self.layout.pp > 1,
+            stage_of=_stages_of([unit], stages),
+            stages=() if stages is None else stages.stages,
+            device=self.axes.device,
+        )
+        if self.initial is not None:
+            prefix = f"{path}." if path else ""
+            sync.materialise(
+                device=self.axes.device, fill=lambda name, target, offset: fill(prefix + name, target, offset)
             )
-            for unit in units
-            if next(unit.parameters(), None) is not None
-        ]
+        return sync
 
     def shard_dense(
         self,
         blocks: list[nn.Module],
         stages: StageSet | None,
         binding: Binding | None,
+        fill: Fill,
         *,
         apart: Collection[nn.Parameter],
     ) -> GradientSync:
         """Cut everything but experts over the ranks of ZeRO."""
         copies = self.axes["dp_replicate"]
-        return shard(
+        sync = shard(
             self.module,
             blocks,
             group=self.axes["dp_shard_cp"].group,
@@ -323,7 +365,11 @@ class _Building:
             stages=() if stages is None else stages.stages,
             apart=apart,
             on_gathered=None if binding is None else binding.mark_one,
+            device=self.axes.device,
         )
+        if self.initial is not None:
+            sync.materialise(device=self.axes.device, fill=fill)
+        return sync
 
 
 def _stages_of(modules: list[nn.Module], stages: StageSet | None) -> dict[nn.Module, int] | None:

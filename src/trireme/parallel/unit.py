@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
@@ -23,3 +24,8 @@ def move_tensors(values: Mapping[str, Any], *, device: Any) -> dict[str, Any]:
     """Give the mapping with its tensors on ``device``."""
     moved: dict[str, Any] = tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), dict(values))
     return moved
+
+
+def move_real(module: nn.Module, *, device: torch.device) -> None:
+    """Move what has values to a device, as ``nn.Module.to``; what is on meta stays there."""
+    module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))  # type: ignore[no-untyped-call]
