@@ -50,3 +50,10 @@ def test_a_layout_equals_one_device(model, column):
     request = Request(source=source, layout=layout.layout, ranks=layout.ranks, timeout_s=_LIMIT_S)
     report = verify(request, memory=_MEMORY)
     assert report.ok, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize(("layout", "ranks"), [("pp=2,micro=2", 2), ("pp=2,schedule=zbv,micro=2", 2), ("tp=2,pp=2", 4)])
+def test_a_stage_draws_what_one_device_draws_there(layout, ranks):
+    source = Source(model=f"{Path(__file__).with_name('scattered_draws.py')}:build", dtype="fp64")
+    report = verify(Request(source=source, layout=layout, ranks=ranks, seqs=8, timeout_s=_LIMIT_S), memory=_MEMORY)
+    assert report.ok, "\n".join(report.lines())

@@ -16,6 +16,15 @@ from trireme.interpret.dispatch import (
     take_tokens,
     tracing,
 )
+from trireme.interpret.elsewhere import (
+    Draws,
+    count_unmade,
+    count_unrun,
+    drawn_so_far,
+    draws_since,
+    inside,
+    is_counted,
+)
 from trireme.interpret.initial import InitialValues, fill_buffers, fill_parameters, has_meta, materialise
 from trireme.interpret.initial_record import recorded
 from trireme.interpret.interpreter import Interpreter
@@ -34,6 +43,7 @@ __all__ = [
     "ContextBinding",
     "ContextKind",
     "CountedRandomness",
+    "Draws",
     "InitialValues",
     "Interpreter",
     "Line",
@@ -45,7 +55,11 @@ __all__ = [
     "any_tokens",
     "apply_function",
     "bind",
+    "count_unmade",
+    "count_unrun",
     "drawing_at",
+    "drawn_so_far",
+    "draws_since",
     "dropout_key",
     "exchange_counts",
     "exchange_rows",
@@ -57,7 +71,9 @@ __all__ = [
     "has_meta",
     "has_numbers",
     "in_backward",
+    "inside",
     "interpreting",
+    "is_counted",
     "is_counting",
     "is_unseen",
     "keep",

@@ -111,6 +111,15 @@ class CountedRandomness(TorchFunctionMode):
         if self._inside:
             self._inside.pop()
 
+    @contextmanager
+    def inside(self, module: nn.Module) -> Iterator[None]:
+        """Run a module's forward without calling the module."""
+        self._enter(module)
+        try:
+            yield
+        finally:
+            self._leave(module)
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -119,11 +128,25 @@ class CountedRandomness(TorchFunctionMode):
         result = NotImplemented if rule is None else rule(self, func, args, kwargs)
         return func(*args, **kwargs) if result is NotImplemented else result
 
+    @property
+    def path(self) -> str:
+        """The module whose forward runs."""
+        return self._inside[-1] if self._inside else ""
+
+    @property
+    def drawn(self) -> Counter[str]:
+        """How often was drawn at each place since this forward began."""
+        return self._drawn
+
+    def path_of(self, module: nn.Module) -> str | None:
+        """Give the path under which a module's draws are counted, None for one that isn't of the model."""
+        return self._paths.get(id(module))
+
     def next_key(self) -> int:
         """Give the key of the next draw at this place."""
         if _RUNNING.site is not None:
             return dropout_key(self.seed, _RUNNING.site, self.clock.step)
-        path = self._inside[-1] if self._inside else ""
+        path = self.path
         number = self._drawn[path]
         self._drawn[path] += 1
         site = f"{path}@{number}" if number else path
@@ -138,8 +161,7 @@ class CountedRandomness(TorchFunctionMode):
 
     def tell(self, key: str) -> None:
         """Say once for each place what depends on the layout."""
-        path = self._inside[-1] if self._inside else ""
-        sentence = say(key, path=path)
+        sentence = say(key, path=self.path)
         if sentence not in self._told:
             self._told.add(sentence)
             self._notice(sentence)
@@ -155,6 +177,11 @@ def rehearsal() -> Iterator[None]:
     finally:
         if running is not None and drawn is not None:
             running._drawn = drawn
+
+
+def running_randomness() -> CountedRandomness | None:
+    """Give the randomness of the forward that runs in this thread, None if nothing is counted."""
+    return _RUNNING.now
 
 
 def is_counting() -> bool:

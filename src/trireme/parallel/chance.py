@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trireme.interpret import is_counted
+
 _DRAWS = frozenset(
     {
         "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson", "binomial",
@@ -38,14 +40,22 @@ def common_number(
     """Draw one number that every stage draws alike (whether a layer is dropped, say); None if more are asked for."""
     if function not in _TAKES_GENERATOR or "generator" in kwargs:
         return None
+    if not _asks_one(args, kwargs):
+        return None
+    if is_counted(function):  # by place and step: alike on every stage, and the number of one device
+        counted: Tensor = function(*args, **kwargs)
+        return counted
     generator = torch.Generator().manual_seed(seed % 2**63)  # on the host, where numbers that decide are drawn
     device = torch.device(kwargs.get("device") or torch.get_default_device())
     if device.type != generator.device.type:
         return None
-    drawn: Tensor | None = function(*args, **{**kwargs, "generator": generator}) if _asks_one(args, kwargs) else None
+    drawn: Tensor = function(*args, **{**kwargs, "generator": generator})
     return drawn
 
 
 def _asks_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    shape = kwargs.get("size", args[-1] if args else 1)
-    return shape == 1 or shape in ((), [], (1,), [1])
+    """Whether the size that is asked for, one sequence or several numbers, has one element."""
+    shape = kwargs.get("size", args)
+    if "size" not in kwargs and args and isinstance(args[-1], (tuple, list)):
+        shape = args[-1]
+    return all(isinstance(length, int) and length == 1 for length in shape)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from trireme.interpret import inside
+
 _GATE = "_trireme_gate"
 
 
@@ -46,7 +48,8 @@ class Gate:
     def call_bare(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Run the block's code as it was when the gate was set: with people's hooks, without the sharding's."""
         forward = self.forward or type(module).forward.__get__(module)
-        return call_with_hooks(module, forward, args, kwargs)
+        with inside(module):
+            return call_with_hooks(module, forward, args, kwargs)
 
 
 class _Gated(nn.Module):

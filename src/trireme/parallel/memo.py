@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trireme.interpret import Draws, is_counting
 from trireme.parallel.absent import Absence
 from trireme.parallel.tracing_private import bare_function_calls, pytree
 from trireme.parallel.value import is_absent, seen_shape, tensors_in
@@ -47,6 +48,7 @@ class Outcome:
         flops: Of the forward.
         inner_reads: Names, within the block, of its parameters that were read.
         outer_reads: Names, within the module, of others that were read.
+        draws: Random numbers that the block's forward takes.
         is_assumed: Whether it is only supposed, because the block's code asks for values.
     """
 
@@ -55,6 +57,7 @@ class Outcome:
     flops: int = 0
     inner_reads: frozenset[str] = field(default_factory=frozenset)
     outer_reads: frozenset[str] = field(default_factory=frozenset)
+    draws: Draws = field(default_factory=dict)
     is_assumed: bool = False
     spares: dict[int, Tensor] = field(default_factory=dict)
 
@@ -132,7 +135,7 @@ def _fits(expected: Any, found: Any) -> bool:
 def outcome_key(signature: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
     """Give under what a block's outcome is remembered."""
     with bare_function_calls():
-        return (signature, module.training, describe(args), describe(kwargs))
+        return (signature, module.training, is_counting(), describe(args), describe(kwargs))
 
 
 def describe(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
+from trireme.interpret import count_unrun
 from trireme.parallel.absent import Absence, become
 from trireme.parallel.gate import Gate, run_hooks
 from trireme.parallel.memo import outcome_key
@@ -125,6 +126,7 @@ class StageRun(Walk):
         known = self.memo.get(outcome_key(gate.signature, module, args, kwargs))
         if known is None:
             raise StaleRouteError
+        count_unrun(module, known.draws)
         crosses = self.calls + 1 in self._wanted_calls
         return run_hooks(module, args, kwargs, known.build(self.absence, args, kwargs, reuses=not crosses))
 

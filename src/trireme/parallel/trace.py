@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
+from trireme.interpret import count_unrun, drawn_so_far, draws_since
 from trireme.parallel.absent import Absence
 from trireme.parallel.gate import Gate, run_hooks
 from trireme.parallel.memo import (
@@ -143,11 +144,14 @@ class Trace(Walk):
         known = self.memo.get(key)
         if known is not None:
             self.skipped(gate, known)
+            count_unrun(module, known.draws)
             return run_hooks(module, args, kwargs, known.build(self.absence, args, kwargs))
+        drawn = drawn_so_far()
         with self._inside(gate.path, tensors_in(args, kwargs)):
             result, outcome = self._walked(gate, module, args, kwargs)
         if outcome is None:
             raise SideOutputError
+        outcome.draws = draws_since(drawn, module)
         self.walked(gate, outcome)
         self.memo[key] = outcome
         return result

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from trireme.interpret import count_unmade
 from trireme.parallel.absent import Absence, vanish
 from trireme.parallel.chance import common_number, draws
 from trireme.parallel.gate import Gate, gate_of
@@ -127,7 +128,8 @@ class Walk(TorchFunctionMode):
     ) -> Tensor | None:
         """Draw one number as every stage draws it; None if more are asked for."""
         self._drawn += 1
-        return common_number(func, args, kwargs, seed=self.seed + self._drawn)
+        with self.aside():
+            return common_number(func, args, kwargs, seed=self.seed + self._drawn)
 
     def _write_held(
         self,
@@ -158,6 +160,7 @@ class Walk(TorchFunctionMode):
         return result
 
     def _absently(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        count_unmade(func, args, kwargs)
         met, named = map_tensors(args, self.stand_in), map_tensors(dict(kwargs), self.stand_in)
         with bare_function_calls():
             if any(isinstance(tensor, FakeTensor) for tensor in tensors_in(met, named)):
