@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import trireme.fleet as fleet
 from trireme.interpret import materialise, recorded
 from trireme.mesh import run_on_ranks
 from trireme.parallel import ParallelModel, parallelize
@@ -177,6 +178,37 @@ def test_any_layout_begins_and_learns_as_one_device(name: str, layout: str) -> N
     """PAR-09: among them models whose head is tied, before and after a step."""
     ranks = 4 if layout in ("tp=2,pp=2", "tp=2,zero3", "ep=2,dp=4,zero3") else 2
     run_on_ranks(check_weights, ranks, name=name, layout=layout, timeout_s=120.0)
+
+
+def train_with_fleet() -> list[float]:
+    """An optimizer that is built while parameters have no values yet."""
+    fleet.init("zero3")
+    model = fleet.distributed_model(build("gpt"), call=call)
+    optimizer = fleet.distributed_optimizer(torch.optim.AdamW(model.parameters(), lr=LEARNED))
+    losses = []
+    for _ in range(3):
+        part = {key: value.chunk(2)[dist.get_rank()] for key, value in make_batch().items()}
+        losses.append(float(model.train_step(part, loss_fn)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def test_an_optimizer_may_be_built_before_there_are_values() -> None:
+    before = torch.get_default_dtype()
+    try:
+        reference = materialise(build("gpt"), seed=0)
+    finally:
+        torch.set_default_dtype(before)
+    optimizer, losses, batch = torch.optim.AdamW(reference.parameters(), lr=LEARNED), [], make_batch()
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss, count = loss_fn(call(reference, batch), batch)
+        (loss / count).backward()
+        optimizer.step()
+        losses.append(float(loss.detach()) / count)
+    for found in run_on_ranks(train_with_fleet, 2, timeout_s=120.0):
+        assert found == pytest.approx(losses, rel=LEARNED_SAME)
 
 
 class Allocations(TorchDispatchMode):

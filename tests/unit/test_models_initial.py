@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.graph import DecoderShape
+from trireme.interpret import materialise
 from trireme.interpret.counter import fill_normal, hash_index, normal, stream_key, uniform_bits
 from trireme.models import build_decoder, initialise_parameter, meta_decoder
 
@@ -106,3 +107,11 @@ def test_standard_deviations_follow_the_rule(name: str, std: float) -> None:
 def test_norms_begin_at_one() -> None:
     decoder = build_decoder(TINY, seed=1)
     assert all(bool((value == 1).all()) for name, value in decoder.named_parameters() if "norm" in name)
+
+
+def test_a_decoder_without_storage_is_filled_as_it_is_built() -> None:
+    told: list[str] = []
+    filled = materialise(meta_decoder(TINY), seed=7, notice=told.append)
+    for name, parameter in build_decoder(TINY, seed=7).named_parameters():
+        assert torch.equal(filled.get_parameter(name), parameter), name
+    assert not told

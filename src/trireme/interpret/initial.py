@@ -59,7 +59,9 @@ class InitialValues:
         """Give what is drawn for a tensor a stream, unless it was drawn for an earlier one too."""
         drawn = [step for step in self._history.steps(place.storage) if _draws(step.name, step.function)]
         new = [step for step in drawn if step.index not in self._keys]
-        self._keys.update({step.index: stream_key(seed, "init", name, count) for count, step in enumerate(new)})
+        for count, step in enumerate(new):
+            # The first stream is that of initial numbers that weren't recorded but are drawn by name.
+            self._keys[step.index] = stream_key(seed, "init", name, *([count] if count else []))
 
     def _check(self, module: nn.Module) -> None:
         for name, place in self._places.items():

@@ -33,7 +33,7 @@ def record_initial(module: nn.Module) -> tuple[Recording, bool]:
         if not seen:
             _reset(module)
         _ask(module, seen=seen)
-    return recording, seen or _is_hugging_face(module)
+    return recording, seen or _is_hugging_face(module) or _fills_all(module)
 
 
 def _on_meta(module: nn.Module) -> list[Tensor]:
@@ -63,11 +63,17 @@ def _ask(module: nn.Module, *, seen: bool) -> None:
         _ask(child, seen=seen)
     if seen:
         return
-    whole, single = getattr(module, "init_weights", None), getattr(module, "_init_weights", None)
-    if callable(whole) and _takes(whole, 0):
-        whole()
+    single = getattr(module, "_init_weights", None)
+    if _fills_all(module):
+        module.init_weights()  # type: ignore[operator]
     elif callable(single) and _takes(single, 1):
         module.apply(single)
+
+
+def _fills_all(module: nn.Module) -> bool:
+    """Whether a module has a method that fills all of it."""
+    method = getattr(module, "init_weights", None)
+    return callable(method) and _takes(method, 0)
 
 
 def _takes(method: Any, count: int) -> bool:

@@ -140,13 +140,14 @@ class Elements:
             return torch.zeros_like(old).copy_(filled) if isinstance(filled, Tensor) else torch.full_like(old, filled)
         if step.name in _COPIES:
             source = step.args[1 if step.name == "copy_" else 0]
-            return torch.empty_like(old).copy_(_cut(self._given(source, place, numbers, old, step), numbers))
+            values: Tensor = self._given(source, place, numbers, old, step)
+            return torch.empty_like(old).copy_(_cut(values, numbers))
         return self._computed(step, place, numbers, old)
 
     def _computed(self, step: Step, place: Place, numbers: Tensor, old: Tensor) -> Tensor:
         """Run torch's own function on these elements."""
 
-        def give(value: Place | Known) -> Tensor:
+        def give(value: Place | Known) -> Any:
             return self._given(value, place, numbers, old, step)
 
         args, kwargs = tree_map_only((Place, Known), give, (step.args, _here(step.kwargs, self._device)))

@@ -16,6 +16,7 @@ from trireme.graph import DecoderShape
 from trireme.models.attention import attend, attend_to_cache
 from trireme.models.cache import KeyValueCache
 from trireme.models.dropout import CountedDropout, DropoutClock
+from trireme.models.initial import initial_std
 from trireme.models.rms_norm import RMSNorm
 from trireme.models.rotary import RotaryTable, rotate
 from trireme.models.visibility import Visibility
@@ -114,6 +115,14 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(shape.d_model, eps=shape.norm_eps)
         self.lm_head = None if shape.tie_embeddings else nn.Linear(shape.d_model, shape.vocab_size, bias=False)
         self.rotary = RotaryTable(head_width=shape.head_width, max_seq_len=shape.max_seq_len, theta=shape.rope_theta)
+
+    def init_weights(self) -> None:
+        """Fill every parameter with torch's generator; on meta it tells how, and numbers follow from seed and name."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                nn.init.ones_(parameter)
+            else:
+                nn.init.normal_(parameter, std=initial_std(name, num_layers=self.shape.num_layers))
 
     def forward(
         self,
