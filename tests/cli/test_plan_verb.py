@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -72,6 +75,32 @@ def test_plan_json_is_written_and_the_same_each_time(capsys: pytest.CaptureFixtu
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
     assert parse_plan(texts[0]).model == "llama-125m"
+
+
+def test_the_pipeline_is_drawn_with_every_action_in_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "pipeline.svg"
+    fix = ["--fix", "pp=4,schedule=1f1b,micro=8", "--top", "1", "--timeline", str(picture)]
+    status, out, _ = run(capsys, *SMALL, *fix)
+    assert status == 0
+    assert f"written to {picture}" in out
+    boxes = [each for each in ElementTree.parse(picture).iter() if each.get("class") in ("F", "B")]
+    assert [sum(each.get("class") == kind for each in boxes) for kind in "FB"] == [4 * 8, 4 * 8]
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for each in boxes:
+        rows.setdefault(each.attrib["y"], []).append((float(each.attrib["x"]), float(each.attrib["width"])))
+    assert len(rows) == 4
+    for row in rows.values():
+        assert all(x + wide <= after + 0.02 for (x, wide), (after, _) in pairwise(row)), (
+            "a rank does one thing at a time"
+        )
+    busy = sum(wide for row in rows.values() for _, wide in row) / (4 * 1400)
+    assert busy == pytest.approx(
+        1 - float(re.findall(r"([0-9.]+)% of the ranks", picture.read_text())[0]) / 100, abs=2e-3
+    )
+    first = next(each for each in boxes if each.get("class") == "F")
+    assert next(iter(first)).text.startswith("forward, stage 0, micro-batch 0: ")
 
 
 def test_a_run_file_gives_model_batch_and_length(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

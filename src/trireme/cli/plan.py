@@ -72,6 +72,9 @@ class PlanVerb(Verb):
 @_seconds("--checkpoint-s", "checkpoint", default=30.0)
 @_seconds("--restart-s", "restart", default=300.0)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PLAN.json", help=say("plan_cli.out"))
+@click.option(
+    "--timeline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg", help=say("plan_cli.timeline")
+)
 @click.option("--json", "as_json", is_flag=True, help=say("plan_cli.json"))
 def command(**given: Any) -> None:
     from trireme.cli.plan_problem import ask
@@ -81,6 +84,8 @@ def command(**given: Any) -> None:
     problem, result, smaller = _solve(asked, top=given["top"], fit=given["fit"])
     if given["out"] is not None:
         _write_plan(given["out"], result)
+    if given["timeline"] is not None:
+        _write_timeline(given["timeline"], result)
     if given["as_json"]:
         from trireme.cli.plan_json import result_json
 
@@ -90,8 +95,8 @@ def command(**given: Any) -> None:
 
     for line in result_lines(problem, result, asked, smaller=smaller):
         print_line(line)
-    if given["out"] is not None:
-        print_line(say("plan_cli.written", path=given["out"]))
+    for path in filter(None, (given["out"], given["timeline"])):
+        print_line(say("plan_cli.written", path=path))
 
 
 def _solve(asked: Asked, *, top: int, fit: bool) -> tuple[Problem, SearchResult, str]:
@@ -110,7 +115,17 @@ def _write_plan(path: Path, result: SearchResult) -> None:
     from trireme import __version__
     from trireme.plan import format_plan, make_plan
 
+    _write(path, format_plan(make_plan(result.best, version=__version__)))
+
+
+def _write_timeline(path: Path, result: SearchResult) -> None:
+    from trireme.cli.plan_timeline import timeline_svg
+
+    _write(path, timeline_svg(result.best))
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(format_plan(make_plan(result.best, version=__version__)), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError("plan_cli.unwritable", path=path, reason=error.strerror or type(error).__name__) from None

@@ -53,6 +53,7 @@ from trireme.plan.state import StateParts, state_bytes, state_parts
 from trireme.plan.time_pipeline import PipelineTime, pipeline_time
 from trireme.plan.time_rates import Rates
 from trireme.plan.time_step import StepTime, estimate_step
+from trireme.plan.time_timeline import step_timeline
 from trireme.plan.truth_check import RunCheck, check_runs, row_json
 from trireme.plan.truth_score import ErrorScore, Score, score_checks, score_json
 from trireme.plan.why import Why, why_not
@@ -194,5 +195,6 @@ __all__ = [
     "stages_of_rank",
     "state_bytes",
     "state_parts",
+    "step_timeline",
     "why_not",
 ]

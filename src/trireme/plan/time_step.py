@@ -87,7 +87,7 @@ def _frame(workload: Workload, rates: Rates, *, effort: Effort) -> _Frame:
     place = place_of(workload, workload.model.load(workload.model.stacks[-1], workload.microbatch))
     spans = data_spans(layout, cluster=cluster, expert_tp=place.expert_tp)
     stages = build_stages(workload, rates=rates, spans=spans)
-    sends_s = _send_s(workload, place) * rates.pipeline
+    sends_s = send_s(workload, place) * rates.pipeline
     pipeline = pipeline_time(
         layout.schedule,
         pp=layout.pp,
@@ -147,7 +147,7 @@ def _rank_end(rank: int, *, stages: list[Stage], pipeline: PipelineTime, workloa
     return _RankEnd(rank=rank, stages=own, data_s=data_s, update_s=update_s(own, workload=workload, rates=rates))
 
 
-def _send_s(workload: Workload, place: Place) -> float:
+def send_s(workload: Workload, place: Place) -> float:
     """One activation across a cut; with sp every tensor-parallel rank sends its part."""
     layout = workload.layout
     if layout.pp == 1:

@@ -38,6 +38,23 @@ TEXTS = {
     "restart": Text(en="Seconds from a failure until training goes on.", zh="从故障到恢复训练的秒数。"),
     "out": Text(en="Write the first layout as plan.json.", zh="把第一个布局写成 plan.json。"),
     "json": Text(en="Print everything as JSON.", zh="以 JSON 输出全部结果。"),
+    "timeline": Text(
+        en="Draw the first layout's pipeline, every rank and micro-batch on the clock, as SVG.",
+        zh="把第一个布局的流水线画成 SVG：每个进程、每个微批何时在做什么。",
+    ),
+    "timeline_title": Text(
+        en="{model}, {layout}: {makespan} without the update, {bubble} of the ranks' time is not work",
+        zh="{model}，{layout}：不含参数更新 {makespan}，各进程 {bubble} 的时间没有在计算",
+    ),
+    "timeline_F": Text(en="forward", zh="前向"),
+    "timeline_B": Text(en="backward", zh="反向"),
+    "timeline_I": Text(en="gradient of the input", zh="输入的梯度"),
+    "timeline_W": Text(en="gradient of the weights", zh="权重的梯度"),
+    "timeline_S": Text(en="sending", zh="发送"),
+    "timeline_event": Text(
+        en="{action}, stage {stage}, micro-batch {microbatch}: {took} from {start}",
+        zh="{action}，阶段 {stage}，微批 {microbatch}：自 {start} 起 {took}",
+    ),
     "written": Text(en="written to {path}", zh="已写入 {path}"),
     "unwritable": Text(en="{path} can't be written: {reason}", zh="无法写入 {path}：{reason}"),
     "unknown_framework": Text(
