@@ -107,11 +107,12 @@ class InitialValues:
         elements = Elements(self._history, self._keys, device=target.device)
         along = [_along(stretches, target.device) for stretches in ranges]
         count = target.numel()
-        flat = target.detach().view(-1) if target.is_contiguous() else torch.empty_like(target).view(-1)
+        in_order = target.is_contiguous()
+        flat = target.detach().view(-1) if in_order else target.new_empty(count)
         for start in range(0, count, CHUNK):
             local = torch.arange(start, min(start + CHUNK, count), device=target.device)
             flat[start : start + CHUNK] = elements.of(place, _whole_numbers(local, along, place.shape))
-        if not target.is_contiguous():
+        if not in_order:
             target.copy_(flat.view(target.shape))
 
     @torch.no_grad()
