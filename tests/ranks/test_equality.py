@@ -57,3 +57,10 @@ def test_a_stage_draws_what_one_device_draws_there(layout, ranks):
     source = Source(model=f"{Path(__file__).with_name('scattered_draws.py')}:build", dtype="fp64")
     report = verify(Request(source=source, layout=layout, ranks=ranks, seqs=8, timeout_s=_LIMIT_S), memory=_MEMORY)
     assert report.ok, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "tp=2", "zero1", "zero3"])
+def test_a_model_without_layers_and_with_an_empty_parameter_trains(layout):
+    source = Source(model=f"{Path(__file__).with_name('odd_parameters.py')}:build", dtype="fp64")
+    report = verify(Request(source=source, layout=layout, ranks=2, timeout_s=_LIMIT_S), memory=_MEMORY)
+    assert report.ok, "\n".join(report.lines())

@@ -139,7 +139,9 @@ class _Building:
         whole_numel = sum(each.numel() for each in self.module.parameters())
         dealt = self.deal_experts()
         trace = capture(self.module, self.example, call=self.call)
-        require_legal(self.layout, ModelFacts(num_layers=len(trace.blocks), ranks=self.layout.world_size))
+        # A module without blocks is one piece.
+        pieces = max(1, len(trace.blocks))
+        require_legal(self.layout, ModelFacts(num_layers=pieces, ranks=self.layout.world_size))
         tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
         move_real(self.module, device=self.axes.device)

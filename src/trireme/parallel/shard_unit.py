@@ -66,14 +66,14 @@ def _shares_nothing(block: nn.Module, users: Counter[nn.Parameter], *, apart: fr
 
 
 def _uncut(unit: Sequence[nn.Parameter]) -> Iterator[nn.Parameter]:
-    """Yield a unit's scalars, and its trained parameters of another format than most (by bytes) are in."""
+    """Yield a unit's scalars and empty parameters, and its trained parameters of another format than most (by bytes) are in."""
     sizes: Counter[torch.dtype] = Counter()
     for parameter in unit:
         if parameter.requires_grad and parameter.dim():
             sizes[parameter.dtype] += parameter.numel() * parameter.element_size()
     main = sizes.most_common(1)[0][0] if sizes else None
     for parameter in unit:
-        if parameter.dim() == 0 or (parameter.requires_grad and parameter.dtype != main):
+        if parameter.numel() == 0 or parameter.dim() == 0 or (parameter.requires_grad and parameter.dtype != main):
             yield parameter
 
 
