@@ -66,7 +66,7 @@ def _shares_nothing(block: nn.Module, users: Counter[nn.Parameter], *, apart: fr
 
 
 def _uncut(unit: Sequence[nn.Parameter]) -> Iterator[nn.Parameter]:
-    """Yield a unit's scalars and empty parameters, and its trained parameters of another format than most (by bytes) are in."""
+    """Yield what is no matrix (scalars, empty ones) and trained parameters of another format than most (by bytes)."""
     sizes: Counter[torch.dtype] = Counter()
     for parameter in unit:
         if parameter.requires_grad and parameter.dim():
