@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+import click
+
+from trireme.words import say
+
 _GRACE_S = 10.0
 """How long ranks may take to end by themselves after one failed or a signal came."""
 
@@ -78,12 +82,21 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
     """Return when all have ended, or one has failed."""
     while True:
         codes = [rank.poll() for rank in ranks]
-        failed = [code for code in codes if code]
+        failed = {rank: code for rank, code in enumerate(codes) if code}
         if failed:
-            return _exit_code(failed[0])
+            # Ranks that hear of a broken connection may end before anyone looks again: the killed one is the cause.
+            rank, code = min(failed.items(), key=lambda each: (each[1] > 0, each[0]))
+            _tell_signal(rank, code)
+            return _exit_code(code)
         if None not in codes:
             return 0
         time.sleep(_LOOK_S)
+
+
+def _tell_signal(rank: int, code: int) -> None:
+    """A rank that a signal ended can't say so itself."""
+    if code < 0 and -code not in (signal.SIGTERM, signal.SIGINT):
+        click.echo(say("ranks.killed", rank=rank, signal=signal.Signals(-code).name), err=True)
 
 
 def _exit_code(code: int) -> int:
