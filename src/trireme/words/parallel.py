@@ -100,8 +100,8 @@ TEXTS: dict[str, Text] = {
         zh="要求 {stages} 个流水线阶段，但该模型最多只能切成 {most} 段（{blocks}）；阶段只能从某个块第一次被调用处开始，共用同一模块或重复调用它的层只算一个。请使 pp * vp <= {most}。",
     ),
     "stage_asks_values": Text(
-        en="{line} asks for the values of a tensor that another pipeline stage computes (an `if`, `.item()` or `nonzero` on activations), so the model can't be cut before it. Put that code into a block, or compute it from the inputs alone, or use pp=1.",
-        zh="{line} 处的代码要读取由其他流水线阶段计算的张量的值（对激活做 `if`、`.item()` 或 `nonzero`），因此无法在它之前切分模型。请把这段代码移入某个块内，或只用输入来计算，或使用 pp=1。",
+        en="{line} asks for the values of activations (an `if`, `.item()` or `nonzero` on them) outside of any block, where the model is walked through without numbers to see how it can be spread. Put that code into a block, or compute it from the inputs alone.",
+        zh="{line} 处的代码在任何块之外读取激活的值（对其做 `if`、`.item()` 或 `nonzero`），而模型在这里是不带数值走一遍以确定如何切分的。请把这段代码移入某个块内，或只用输入来计算。",
     ),
     "stage_not_entered": Text(
         en="The forward came neither to block {block}, with which a pipeline stage begins, nor to any behind it: all were left out this time. Use fewer stages, or don't leave layers out.",
