@@ -13,7 +13,20 @@ from trireme.words import say
 if TYPE_CHECKING:
     from click import Context, HelpFormatter, Option
 
-VERBS = ("train", "generate", "chat", "data", "plan", "cluster", "config", "models", "verify", "env", "version")
+VERBS = (
+    "train",
+    "generate",
+    "chat",
+    "data",
+    "plan",
+    "cluster",
+    "config",
+    "models",
+    "verify",
+    "simulate",
+    "env",
+    "version",
+)
 """Top-level commands in the order a newcomer meets them; each is ``trireme.cli.<verb>.command``."""
 
 

@@ -34,7 +34,7 @@ from trireme.interpret.randomness import CountedRandomness, drawing_at, is_count
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
-from trireme.interpret.torch_private import apply_function, in_backward, is_unseen, unseen
+from trireme.interpret.torch_private import HollowMode, apply_function, in_backward, is_hollow, is_unseen, unseen
 
 __all__ = [
     "DATA_DEPENDENT",
@@ -44,6 +44,7 @@ __all__ = [
     "ContextKind",
     "CountedRandomness",
     "Draws",
+    "HollowMode",
     "InitialValues",
     "Interpreter",
     "Line",
@@ -75,6 +76,7 @@ __all__ = [
     "interpreting",
     "is_counted",
     "is_counting",
+    "is_hollow",
     "is_unseen",
     "keep",
     "marks_of",

@@ -42,7 +42,7 @@ from trireme.interpret.tensor_state import (
 )
 from trireme.interpret.thin import followed_name, thinned
 from trireme.interpret.token_shard import TokenPlace, place_of_tokens
-from trireme.interpret.torch_private import FakeTensorMode
+from trireme.interpret.torch_private import FakeTensorMode, is_hollow
 from trireme.interpret.unknown import UnknownValueError
 from trireme.words import say
 
@@ -225,9 +225,10 @@ class _Walk:
             raise CannotSplitError("interpret.output", sources=sources_of(*_leaves(result)))
 
     def _fake(self, fake_mode: FakeTensorMode, value: Tensor, name: str) -> Tensor:
+        is_bare = value.is_meta or is_hollow(value)
         with fake_mode:
-            known = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.detach()
-        fake = known if value.is_meta else fake_mode.from_tensor(known)
+            known = torch.empty(value.shape, dtype=value.dtype) if is_bare else value.detach()
+        fake = known if is_bare else fake_mode.from_tensor(known)
         if isinstance(value, nn.Parameter):
             fake = fake.requires_grad_(value.requires_grad)
             with_origin(fake, Origin(name=name, dims=tuple(range(value.ndim))))

@@ -37,6 +37,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "HollowMode",
     "apart",
     "apply_function",
     "calls_watched",
@@ -44,6 +45,7 @@ __all__ = [
     "flash_forward",
     "has_flash",
     "in_backward",
+    "is_hollow",
     "is_met_by",
     "modules_noticed",
     "rank_outside",
@@ -57,6 +59,18 @@ SKIPS_META = {
     for each in (nn.init._no_grad_trunc_normal_, nn.init.orthogonal_, nn.init.sparse_, nn.init.dirac_)
 }
 """Functions that ask whether their tensor is on meta, and then leave it alone."""
+
+
+class HollowMode(FakeTensorMode):
+    """Makes tensors without memory that count as present: with them one rank runs as if it had its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+
+def is_hollow(value: Any) -> bool:
+    """Whether a tensor counts as present although it has no numbers."""
+    return isinstance(value, FakeTensor) and isinstance(value.fake_mode, HollowMode)
 
 
 def apply_function(function: Any, *args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from trireme.parallel.apply import parallelize
 from trireme.parallel.axes import Axes
+from trireme.parallel.border import Borders, expect_borders, watch_borders
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, choose_cuts
@@ -33,6 +34,7 @@ __all__ = [
     "BUCKET_BYTES",
     "Axes",
     "BlockCost",
+    "Borders",
     "Bucket",
     "Call",
     "Crossing",
@@ -73,6 +75,7 @@ __all__ = [
     "choose_cuts",
     "count_copies",
     "deal_experts",
+    "expect_borders",
     "find_experts",
     "gather_whole",
     "grad_norm",
@@ -86,6 +89,7 @@ __all__ = [
     "shard",
     "tied_holders",
     "update_selection_biases",
+    "watch_borders",
     "whole_piece",
     "z_loss",
 ]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trireme.errors import LayoutError
+from trireme.interpret import is_hollow
 from trireme.words import say
 
 _SHOWN = 3
@@ -22,7 +23,9 @@ def make_equal(module: nn.Module, *, notice: Callable[[str], None]) -> None:
         LayoutError: The modules have other parameters, of other names, shapes or formats.
     """
     _check_same_names(module)
-    differing = [name for name, tensor in _tensors(module) if not tensor.is_meta and _take_first(tensor)]
+    differing = [
+        name for name, tensor in _tensors(module) if not (tensor.is_meta or is_hollow(tensor)) and _take_first(tensor)
+    ]
     if differing:
         shown = ", ".join(differing[:_SHOWN])
         notice(say("ranks.made_equal", count=len(differing), names=shown))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
+from trireme.interpret import is_hollow
 from trireme.parallel.absent import Absence
 from trireme.parallel.block import find_blocks
 from trireme.parallel.flop import FlopCount
@@ -281,7 +282,7 @@ def _host_buffer(value: Tensor, absence: Absence, host: torch.device) -> Tensor:
 
 def storage_key(parameter: Tensor) -> Any:
     """Give what tied parameters have in common: one object, or one place in memory."""
-    if parameter.is_meta or parameter.layout != torch.strided:
+    if parameter.is_meta or is_hollow(parameter) or parameter.layout != torch.strided:
         return id(parameter)
     place = (parameter.data_ptr(), parameter.shape, parameter.stride(), parameter.dtype)
     return place if parameter.numel() else id(parameter)

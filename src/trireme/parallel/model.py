@@ -60,6 +60,7 @@ class ParallelModel:
         module: The user's module with this rank's parameters; names are the original ones.
         axes: Ranks of every axis.
         how: What was chosen.
+        runner: What runs the micro-batches.
     """
 
     def __init__(self, module: nn.Module, *, axes: Axes, runner: Runner, inventory: Inventory, how: HowItRuns) -> None:
@@ -67,7 +68,7 @@ class ParallelModel:
         self.axes = axes
         self.layout = axes.layout
         self.how = how
-        self._runner = runner
+        self.runner = runner
         self._inventory = inventory
         self._spanned: _Span | None = None
         self._step = 0
@@ -105,12 +106,12 @@ class ParallelModel:
         called on the ranks that have outputs. ``moment(index)`` says where in training the forward stands: what it
         draws follows from that.
         """
-        self._runner.train(count, prepare=prepare, score=score, done=done, moment=moment)
+        self.runner.train(count, prepare=prepare, score=score, done=done, moment=moment)
 
     def run_forward(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run ``count`` forwards without gradients and score each."""
         with torch.no_grad():
-            self._runner.evaluate(count, prepare=prepare, score=score)
+            self.runner.evaluate(count, prepare=prepare, score=score)
 
     def train_step(
         self, batch: Mapping[str, Any], loss_fn: LossFn, *, count_fn: CountFn | None = None, scale: float = 1.0

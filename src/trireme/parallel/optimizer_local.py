@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from trireme.interpret import is_hollow
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import GatherChain
 
@@ -31,7 +32,7 @@ class LocalParameters:
         local = self._locals.get(id(parameter))
         if local is None:
             local = self._locals[id(parameter)] = nn.Parameter(shard, requires_grad=parameter.requires_grad)
-        if local.data_ptr() != shard.data_ptr() or local.shape != shard.shape:
+        if local.shape != shard.shape or not _is_same_memory(local, shard):
             local.data = shard  # a checkpoint was loaded, or FSDP laid its shards out anew
         has_rows = parameter.grad is not None and shard.numel() > 0
         local.grad = local_shard(parameter.grad) if has_rows and parameter.grad is not None else None
@@ -54,6 +55,10 @@ class LocalParameters:
             _rename(optimizer, [(local, parameter) for parameter, local in pairs])
             for _, local in pairs:
                 local.grad = None
+
+
+def _is_same_memory(local: Tensor, shard: Tensor) -> bool:
+    return is_hollow(shard) or local.data_ptr() == shard.data_ptr()
 
 
 def _rename(optimizer: torch.optim.Optimizer, pairs: list[tuple[nn.Parameter, nn.Parameter]]) -> None:

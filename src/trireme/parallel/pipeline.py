@@ -56,7 +56,7 @@ class Executor:
     ) -> None:
         self.stages, self.lane, self.sync = stages, lane, sync
         self._name, self._vp = schedule, vp
-        self._transport = Transport(lane, window=window)
+        self.transport = Transport(lane, window=window)
         self._schedules: dict[int, Schedule] = {}
         self._forwards = 0
 
@@ -93,7 +93,7 @@ class Executor:
         """
         schedule = self.schedule(len(microbatches))
         kinds = [(batch_key(self.stages.module, batch), only_forward) for batch in microbatches]
-        delivery = self._transport.start(schedule, kinds, only_forward=only_forward)
+        delivery = self.transport.start(schedule, kinds, only_forward=only_forward)
         step = _Step(self, schedule, delivery, microbatches, loss_of, first_number=self._forwards)
         self._forwards += len(microbatches)
         with torch.set_grad_enabled(not only_forward):

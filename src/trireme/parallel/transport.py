@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,9 @@ class Spec:
 
 Contract = tuple[Spec | None, ...]
 """What a message holds; None is a tensor that isn't sent (a gradient that there is none of)."""
+
+Expected = Callable[[Message, Mapping[Any, Contract]], Contract | None]
+"""From a message that will come, and the contracts of what was sent, to what it will hold; None if not known yet."""
 
 Parcel = Sequence[Tensor | None]
 
@@ -99,6 +102,19 @@ class Transport:
         self.window = window
         self._sent: dict[Any, Contract] = {}
         self._known: dict[Any, Contract] = {}
+        self._expected: Expected | None = None
+
+    def expect(self, expected: Expected) -> None:
+        """Know contracts beforehand; headers that tell of them are then neither awaited nor read."""
+        self._expected = expected
+
+    def contract(self, message: Message, key: Any) -> Contract | None:
+        """Give what a message holds, None if nothing is known of it yet."""
+        if key not in self._known and self._expected is not None:
+            expected = self._expected(message, self._sent)
+            if expected is not None:
+                self._known[key] = expected
+        return self._known.get(key)
 
     def start(self, schedule: Schedule, kinds: Sequence[Any], *, only_forward: bool) -> Delivery:
         """Begin a step; ``kinds[m]`` says of what kind micro-batch m is."""
@@ -131,7 +147,7 @@ class Delivery:
         known = self.transport._sent.get(key)
         target = self.schedule.rank_of(message.target)
         parcel = parcel if known is None else _filled(parcel, known)
-        contract = tuple(None if tensor is None else _spec(tensor) for tensor in parcel)
+        contract = contract_of(parcel)
         works: list[Any] = []
         tensors: list[Tensor] = []
         if known is None:
@@ -176,7 +192,8 @@ class Delivery:
     def _look_ahead(self, inbox: _Inbox) -> None:
         """Post receives whose shapes are known, within the window."""
         while len(inbox.pending) < self.transport.window and inbox.next < len(inbox.order):
-            if self._key(inbox.order[inbox.next]) not in self.transport._known:
+            message = inbox.order[inbox.next]
+            if self.transport.contract(message, self._key(message)) is None:
                 return
             self._post(inbox)
 
@@ -186,7 +203,7 @@ class Delivery:
         key, known = self._key(message), self.transport._known
         group = self.lane.group(inbox.source, self.lane.rank)
         with self._watched(message):
-            if key not in known:
+            if self.transport.contract(message, key) is None:
                 known[key] = _read_header(inbox.source, group, self.lane.device)
             buffers = [None if spec is None else _buffer(spec, self.lane.device) for spec in known[key]]
             works = [
@@ -228,6 +245,11 @@ class _Watched:
                 target=f"{message.target} (pp rank {rank_of(message.target)})",
                 why=str(error).strip().splitlines()[0],
             ) from error
+
+
+def contract_of(parcel: Parcel) -> Contract:
+    """Describe what a message holds."""
+    return tuple(None if tensor is None else _spec(tensor) for tensor in parcel)
 
 
 def _spec(tensor: Tensor) -> Spec:

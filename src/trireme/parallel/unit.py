@@ -27,5 +27,8 @@ def move_tensors(values: Mapping[str, Any], *, device: Any) -> dict[str, Any]:
 
 
 def move_real(module: nn.Module, *, device: torch.device) -> None:
-    """Move what has values to a device, as ``nn.Module.to``; what is on meta stays there."""
+    """Move what has values to a device, as ``nn.Module.to``; what is on meta, or is there already, stays."""
+    real = (each for each in (*module.parameters(), *module.buffers()) if not each.is_meta)
+    if all(each.device == device for each in real):
+        return
     module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trireme.interpret import is_hollow
 from trireme.parallel.tracing_private import FakeTensor
 
 _VALUE = "_trireme_value"
@@ -34,7 +35,7 @@ def number(tensor: Tensor, value: ValueId) -> None:
 
 def is_absent(value: Any) -> bool:
     """Whether a tensor has a shape but is somewhere else."""
-    return isinstance(value, FakeTensor) and not hasattr(value, _FREE)
+    return isinstance(value, FakeTensor) and not hasattr(value, _FREE) and not is_hollow(value)
 
 
 def set_free(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trireme.interpret import count_unmade
+from trireme.interpret import count_unmade, is_hollow
 from trireme.parallel.absent import Absence, vanish
 from trireme.parallel.chance import common_number, draws
 from trireme.parallel.gate import Gate, gate_of
@@ -155,7 +155,7 @@ class Walk(TorchFunctionMode):
             result = func(*args, **kwargs)
         if isinstance(result, (FakeTensor, tuple, list)):
             for tensor in tensors_in(result):
-                if isinstance(tensor, FakeTensor):
+                if isinstance(tensor, FakeTensor) and not is_hollow(tensor):
                     set_free(tensor)
         return result
 
@@ -170,11 +170,12 @@ class Walk(TorchFunctionMode):
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         """Give what takes a tensor's place where nothing computes: parameters and shards are absent there."""
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) and not is_hollow(tensor):
             return tensor
         if isinstance(tensor, nn.Parameter):
             return self.twin_of(tensor)
-        return self.absence.like(tensor) if value_of(tensor) is not None or is_shard(tensor) else tensor
+        is_elsewhere = value_of(tensor) is not None or is_shard(tensor) or is_hollow(tensor)
+        return self.absence.like(tensor) if is_elsewhere else tensor
 
     def _counted(
         self, name: str, used: list[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -187,7 +188,7 @@ class Walk(TorchFunctionMode):
         self.used(used, name)
         for place, tensor in enumerate(made):
             value = ValueId(self.calls, place)
-            if not self.is_active and not isinstance(tensor, FakeTensor):
+            if not self.is_active and (not isinstance(tensor, FakeTensor) or is_hollow(tensor)):
                 vanish(tensor, self.absence.like(tensor), value)
             number(tensor, value)
             self.made(tensor, value, name)

@@ -1,5 +1,6 @@
 """The proof: any layout of any module against one device, in loss, every gradient and every parameter."""
 
+from trireme.verify.batch import part_of
 from trireme.verify.compare import Comparison, Tolerance, Worst, compare
 from trireme.verify.fault import FAULTS, Fault, find_fault
 from trireme.verify.report import Report
@@ -28,6 +29,7 @@ __all__ = [
     "Worst",
     "compare",
     "find_fault",
+    "part_of",
     "run_cell",
     "run_cells",
     "table_page",

@@ -45,12 +45,17 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """How a subject is made; the same on every rank and in the process that compares."""
+    """How a subject is made; the same on every rank and in the process that compares.
+
+    ``has_weights`` is False for a module of which only shapes count: no weights are read, looked at or
+    converted.
+    """
 
     model: str
     dtype: str = "fp32"
     seed: int = 0
     shrink: bool = False
+    has_weights: bool = True
 
     def load(self) -> Subject:
         """Build the module in its number format, with its batches and its loss.
@@ -59,7 +64,8 @@ class Source:
             ModelError: MODEL names nothing that can be built or called; the message says which and why.
         """
         if self.model.endswith(".json") or Path(self.model).is_dir():
-            module = hugging_face.build(Path(self.model), seed=self.seed, shrink=self.shrink)
+            path = Path(self.model) if self.has_weights else _config_file(Path(self.model))
+            module = hugging_face.build(path, seed=self.seed, shrink=self.shrink)
             beside: ModuleType | None = None
         else:
             if self.shrink:
@@ -68,10 +74,16 @@ class Source:
             module = build_from_factory(self.model, {}, seed=self.seed)
         _check_trains(self.model, module)
         notices = hugging_face.make_comparable(module, dtype=self.dtype)
-        module.to(DTYPES[self.dtype])
-        stir_constants(module, seed=self.seed)
+        if self.has_weights:
+            module.to(DTYPES[self.dtype])
+            stir_constants(module, seed=self.seed)
         subject = _with_loss(module, beside, dtype=DTYPES[self.dtype], notices=notices)
         return replace(subject, seed=self.seed)
+
+
+def _config_file(path: Path) -> Path:
+    """A folder's weights are read where the folder is named."""
+    return path / "config.json" if path.is_dir() else path
 
 
 def call(module: nn.Module, batch: Mapping[str, Any], *, kept_back: Collection[str] = ()) -> Any:
