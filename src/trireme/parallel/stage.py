@@ -205,7 +205,8 @@ class StageSet:
             f"{path}.{name}" if path else name
             for path, owner in self.module.named_modules()
             if id(owner) in members
-            for name in owner._parameters
+            for name, parameter in owner._parameters.items()
+            if parameter is not None
         )
         stages = {stage for name in names for stage in self.readers[self.trace.ties.get(name, name)]}
         own = stages & set(self.stages)
