@@ -61,7 +61,7 @@ SKIPS_META = {
 """Functions that ask whether their tensor is on meta, and then leave it alone."""
 
 
-class HollowMode(FakeTensorMode):
+class HollowMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Makes tensors without memory that count as present: with them one rank runs as if it had its numbers."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -40,6 +40,16 @@ def check_statistics(module: nn.Module, *, num_parts: int) -> None:
     for path, each in module.named_modules():
         if num_parts > 1 and isinstance(each, _BatchNorm) and not isinstance(each, nn.SyncBatchNorm):
             raise LayoutError("ranks.batch_norm", path=path, kind=type(each).__name__, parts=num_parts)
+
+
+def check_kept(names: Sequence[str], *, num_parts: int) -> None:
+    """Refuse buffers that keep something of activations, where each part of the batch would have its own.
+
+    Raises:
+        LayoutError: There are some; the first is named, with what works.
+    """
+    if names and num_parts > 1:
+        raise LayoutError("ranks.kept_activations", name=names[0], parts=num_parts)
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

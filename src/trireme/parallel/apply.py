@@ -39,7 +39,7 @@ from trireme.interpret import (
     shard_parameters,
 )
 from trireme.mesh import choose_device
-from trireme.parallel.agreement import check_statistics, make_equal
+from trireme.parallel.agreement import check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
@@ -133,7 +133,8 @@ class _Building:
 
     def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute]) -> ParallelModel:
         """Run all transforms."""
-        check_statistics(self.module, num_parts=self.layout.dp * self.layout.cp * self.layout.num_microbatches)
+        num_parts = self.layout.dp * self.layout.cp * self.layout.num_microbatches
+        check_statistics(self.module, num_parts=num_parts)
         self.fill_buffers()
         make_equal(self.module, notice=self.notice)
         whole_numel = sum(each.numel() for each in self.module.parameters())
@@ -141,6 +142,7 @@ class _Building:
         trace = capture(self.module, self.example, call=self.call)
         # A module without blocks is one piece.
         pieces = max(1, len(trace.blocks))
+        check_kept(trace.statistics, num_parts=num_parts)
         require_legal(self.layout, ModelFacts(num_layers=pieces, ranks=self.layout.world_size))
         tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)

@@ -56,6 +56,7 @@ class ModelTrace:
         is_open: Whether blocks give values by other ways than their results, so that none can be skipped unseen.
         assumed: Blocks whose code asks for values, which are supposed to give what they get.
         states: Buffers written in one interval and read in a later one, as (name, from, to).
+        statistics: Buffers that keep something of activations, which a cut batch would make another thing.
     """
 
     blocks: tuple[str, ...]
@@ -66,6 +67,7 @@ class ModelTrace:
     is_open: bool = False
     assumed: tuple[str, ...] = ()
     states: tuple[tuple[str, int, int], ...] = ()
+    statistics: tuple[str, ...] = ()
 
 
 def capture(module: nn.Module, example: Mapping[str, Any], *, call: Call) -> ModelTrace:
@@ -184,6 +186,7 @@ class _Capture(Trace):
             is_open=self.is_open,
             assumed=tuple(self.assumed),
             states=tuple(self.states),
+            statistics=tuple(self.statistics),
         )
 
     def _costs(self, module: nn.Module, reads: Mapping[str, tuple[int, ...]]) -> tuple[BlockCost, ...]:

@@ -73,6 +73,7 @@ class Trace(Walk):
         self.calls_at: list[int] = [0]
         self.assumed: list[str] = []
         self.states: dict[tuple[str, int, int], None] = {}
+        self.statistics: dict[str, None] = {}
         self._written_in: dict[int, int] = {}
         self.block: str | None = None
         self._given: set[int] = set()
@@ -99,6 +100,10 @@ class Trace(Walk):
     def wrote(self, held: Tensor) -> None:
         """Remember where a kept tensor was written to."""
         self._written_in[id(held)] = self.interval
+
+    def gathered(self, held: Tensor) -> None:
+        """Remember what keeps something of activations from one forward to the next."""
+        self.statistics[self.held[id(held)]] = None
 
     def _read_held(self, *arguments: Any) -> None:
         for tensor in tensors_in(*arguments):

@@ -144,6 +144,7 @@ class Walk(TorchFunctionMode):
         if used:
             self.count(name)
             self.used(used, name)
+            self.gathered(written)
         self.wrote(written)
         if not self.is_active:
             return written
@@ -204,6 +205,9 @@ class Walk(TorchFunctionMode):
 
     def wrote(self, held: Tensor) -> None:
         """Take note that a call writes to what the module keeps."""
+
+    def gathered(self, held: Tensor) -> None:
+        """Take note that what is written to something the module keeps was made by parameters."""
 
     def made(self, tensor: Tensor, value: ValueId, name: str) -> None:
         """Take note of a new value."""
