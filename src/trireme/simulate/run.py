@@ -183,7 +183,7 @@ def _spread(subject: Subject, layout: Layout, asked: Simulated, *, notices: list
     objective = subject.objective
     if objective.loss_reduction is not None or objective.auxiliary is not None:
         what = "loss_reduction" if objective.loss_reduction is not None else "auxiliary"
-        raise VerifyError("verify.unsupported", what=what, layout=layout)
+        raise VerifyError("simulate.no_loss", what=what)
     example = part_of(subject.make_batch(0, layout.dp, min(asked.seq_len, _EXAMPLE_LEN)), layout, rank=asked.rank)
     return parallelize(
         subject.module.train(),

@@ -101,6 +101,10 @@ TEXTS: dict[str, Text] = {
         "with ep=1 the rest of the layout can",
         zh="无法模拟 ep={ep}：每个专家分到多少 token 取决于没有计算的数值；ep=1 时布局的其余部分可以模拟",
     ),
+    "no_loss": Text(
+        en="a model file that defines {what} can't be simulated; one whose loss is a sum and a count can",
+        zh="定义了 {what} 的模型文件无法模拟；损失为“总和与计数”的可以",
+    ),
     "asks_value": Text(
         en="{line} asks for a value ({dtype}) that depends on parameters, which have none in a simulation; run it with "
         "trireme verify on real ranks",
