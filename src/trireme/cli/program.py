@@ -21,6 +21,9 @@ from trireme.words import say
 _LANGUAGES = ("zh", "en")
 _MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE})
 _FAULT, _MISTAKE, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport")
+"""How the libraries of collectives say that a rank at the other end is gone."""
+
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,9 +78,20 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in _MACHINE_SAYS_NO:
         print_error(say("cli.machine_says_no", path=error.filename or "-", reason=error.strerror))
         return _MISTAKE
+    if _has_lost_ranks(error):
+        print_error(_of_rank(say("cli.ranks_lost", reason=str(error).splitlines()[0])))
+        return _FAULT
     traceback.print_exception(error)
     print_error(say("cli.crashed"))
     return _FAULT
+
+
+def _has_lost_ranks(error: Exception) -> bool:
+    """Whether another rank's end broke off a collective: that is news of the other, no fault here."""
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
+        return False
+    told_by_type = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
+    return told_by_type or (isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST))
 
 
 def _set_language(words: list[str]) -> None:

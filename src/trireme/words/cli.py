@@ -124,4 +124,8 @@ TEXTS: dict[str, Text] = {
     "env_cores": Text(en="{cores} cores", zh="{cores} 核"),
     "env_none": Text(en="not installed", zh="未安装"),
     "env_no_accelerator": Text(en="none, training runs on the CPU", zh="无，在 CPU 上训练"),
+    "ranks_lost": Text(
+        en="Another rank ended in the middle of a step, and so does this one ({reason}); its own message says why.",
+        zh="另一个 rank 在一步之中退出，本 rank 随之结束（{reason}）；原因见其自身的消息。",
+    ),
 }
