@@ -25,7 +25,6 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 """How the libraries of collectives say that a rank at the other end is gone."""
 
 
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that ``arguments`` (default: those of the process) name; return the exit status."""
     tolerate_narrow_encodings()
