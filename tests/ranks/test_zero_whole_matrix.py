@@ -13,7 +13,7 @@ from trireme.plan import parse_layout
 from trireme.testing.ranks import on_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_parallel_composition import build, call, loss_fn, make_batch, reference_step
+from test_parallel_composition import build_decoder, call, loss_fn, make_batch, reference_step
 
 _ERROR = 1e-10
 """fp64 but for Newton-Schulz, which Muon runs in bf16: inputs equal to 1e-15 round to the same bf16 but for ties."""
@@ -28,8 +28,8 @@ def _matrices(module):
 
 def _train(*, layout, kind):
     parsed = parse_layout(layout, ranks=dist.get_world_size()).layout
-    reference = build()
-    model = parallelize(build(), parsed, example=make_batch(0, rows=2, seq_len=8), call=call, loss_fn=loss_fn)
+    reference = build_decoder()
+    model = parallelize(build_decoder(), parsed, example=make_batch(0, rows=2, seq_len=8), call=call, loss_fn=loss_fn)
     optimizer = parallel_optimizer(kind(_matrices(model.module), lr=0.1), model)
     one = kind(_matrices(reference), lr=0.1)
     for step in range(2):
