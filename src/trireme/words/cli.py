@@ -48,6 +48,10 @@ TEXTS: dict[str, Text] = {
         en="Find the layout: does it fit, how fast, why not another; `plan check` holds that against real runs.",
         zh="寻找布局：放得下吗、多快、为何不选别的；`plan check` 用真实运行检验预测。",
     ),
+    "verb_simulate": Text(
+        en="Run one rank of any layout without devices: its exact memory and messages.",
+        zh="不用设备模拟任意布局中的一个 rank：得到精确的内存和通信量。",
+    ),
     "verb_env": Text(
         en="Say what this machine and installation have; attach it to a report.",
         zh="显示本机与安装环境；反馈问题时请附上。",
