@@ -140,9 +140,11 @@ linear matmul __matmul__ mm bmm mv __rmatmul__ addmm baddbmm einsum scaled_dot_p
 multi_head_attention_forward cat concat concatenate stack type_as to
 """
 
-COMPARES = frozenset(functions(_COMPARING)) | {dispatch.run_experts} | {
-    function for function, rule in RULES.items() if rule is pointwise.pointwise
-}
+COMPARES = (
+    frozenset(functions(_COMPARING))
+    | {dispatch.run_experts}
+    | {function for function, rule in RULES.items() if rule is pointwise.pointwise}
+)
 """Functions whose rules compare how all their arguments are cut; others look at their first one."""
 
 DECIDES = frozenset(functions(_DECIDING))
