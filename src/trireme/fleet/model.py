@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.fleet.example import short_example
-from trireme.parallel import Call, ParallelModel, parallelize
+from trireme.parallel import Call, ParallelModel, parallelize, rows_of
 from trireme.plan import Layout
 from trireme.train import LossScaler, Precision, call_module
 
 LossFn = Callable[[Any, Mapping[str, Any]], Any]
 CountFn = Callable[[Mapping[str, Any]], int]
+
+_EXAMPLE_ROWS = 2
+"""Samples that show how a module is called."""
 
 
 class FleetModel:
@@ -88,7 +90,7 @@ class FleetModel:
         self._parallel = parallelize(
             self.module,
             self.layout,
-            example=short_example(example_batch),
+            example=rows_of(example_batch, 0, _EXAMPLE_ROWS),
             call=self._call,
             loss_fn=self._loss_fn,
             cuts=self._cuts,

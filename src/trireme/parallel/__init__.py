@@ -12,6 +12,7 @@ from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, RangeGather
+from trireme.parallel.microbatch import rows_of
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimize import parallel_optimizer
@@ -86,6 +87,7 @@ __all__ = [
     "parallel_optimizer",
     "parallelize",
     "replicate",
+    "rows_of",
     "shard",
     "tied_holders",
     "update_selection_biases",
