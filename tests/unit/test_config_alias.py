@@ -58,7 +58,7 @@ def _example(key: str, *, word: str) -> Any:
     assert field is not None
     examples: dict[str, Any] = {"whole": 7, "number": 0.25, "boolean": "true", "text": "x", "sections": "a.txt"}
     if field.kind == "boolean":
-        return True
+        return key != "checkpoint.background"  # which is on already
     if key == "data.tokenizer_vocab_size":
         return 500
     return examples[field.kind]

@@ -61,6 +61,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "precision.loss_scale_growth_steps": ("loss_scale_window", "incr_every_n_steps"),
         "checkpoint.every_steps": ("save_steps", "save_interval"),
         "checkpoint.keep_last": ("save_total_limit",),
+        "checkpoint.background": ("async", "async_save", "use_async_save", "async_checkpoint"),
         "observe.every_steps": ("logging_steps", "log_interval"),
     }
 )

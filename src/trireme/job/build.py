@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -125,6 +125,7 @@ def build_pieces(
     plan: StepPlan,
     schedule: Schedule,
     save: Callable[[Snapshot], object],
+    settle: Callable[[bool], Sequence[int]] | None = None,
     callbacks: tuple[Callback, ...],
     flops_per_token: float,
     peak_flops_per_s: float | None,
@@ -150,6 +151,7 @@ def build_pieces(
         eval_batches=reading.eval_batches if held_out is not None else None,
         sample=build_sampler(writer, tokenizer=data.tokenizer, config=config, run_dir=run_dir),
         save=save,
+        settle=settle,
         data_state=lambda step: stream.state(step, global_batch_seqs=batch_seqs),
         check_data_state=lambda state: stream.check_state(state, global_batch_seqs=batch_seqs),
         callbacks=callbacks,

@@ -24,6 +24,7 @@ class Saver:
         self, folder: RunFolder, *, section: CheckpointSection, recorder: Recorder, notice: Callable[[Event], None]
     ) -> None:
         self.last: Path | None = None
+        self._durable: list[int] = []
         self._folder = folder
         self._section = section
         self._recorder = recorder
@@ -46,6 +47,14 @@ class Saver:
             return False
         return True
 
+    def settle(self, *, wait: bool) -> tuple[int, ...]:
+        """Return the steps whose checkpoints became durable since this was last asked; with ``wait``, of all begun.
+
+        Asked by every rank after every step. Whoever ends a run (a signal, its last step) asks with ``wait``.
+        """
+        durable, self._durable = tuple(self._durable), []
+        return durable
+
     def _save(self, snapshot: Snapshot) -> None:
         self._recorder.sync()  # what a checkpoint promises to go on from must be in the log
         self.last = save_checkpoint(
@@ -58,6 +67,7 @@ class Saver:
             notice=lambda text: self._warn(text, step=snapshot.step),
         )
         self._folder.mark(step=snapshot.step)
+        self._durable.append(snapshot.step)
         prune_checkpoints(
             self._folder.checkpoint_dir,
             keep_last=self._section.keep_last,

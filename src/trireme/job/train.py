@@ -324,6 +324,7 @@ class _Attempt:
             plan=course.plan,
             schedule=course.schedule,
             save=self.save,
+            settle=self.settle_saves,
             callbacks=tuple(callbacks),
             flops_per_token=forecast.summary.flops_per_token,
             peak_flops_per_s=forecast.peak_flops_per_s,
@@ -393,6 +394,10 @@ class _Attempt:
             return self.saver(snapshot)
 
         return self.team.from_lead(write)
+
+    def settle_saves(self, wait: bool) -> tuple[int, ...]:
+        """Hear which checkpoints became durable."""
+        return self.saver.settle(wait=wait) if self.saver is not None else ()
 
     def show_closing(
         self, result: FitResult, *, course: _Course, machine: Machine, forecast: Forecast, totals: Totals

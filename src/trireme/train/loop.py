@@ -135,6 +135,7 @@ class Training:
                 break
         else:
             raise TrainError("train.data_ended", step=self.progress.step, max_steps=self.pieces.plan.max_steps)
+        self.settle(wait=True)
         self.fire("train_end")
         if self.done:
             return self.result("finished")
@@ -186,6 +187,7 @@ class Training:
         reason = self.save_reason(interrupted=interrupted)
         if reason is not None:
             self.save(reason)
+        self.settle(wait=False)
         control.should_evaluate = control.should_save = False
         self.clock_s = time.perf_counter()
 
@@ -255,7 +257,13 @@ class Training:
         if self.pieces.save(snapshot) is False:
             return
         self.saved_step = self.progress.step
-        self.fire("save")
+        if self.pieces.settle is None:
+            self.fire("save")
+
+    def settle(self, *, wait: bool) -> None:
+        """Hear which checkpoints became durable; with ``wait`` there is none left on its way afterwards."""
+        for _ in self.pieces.settle(wait) if self.pieces.settle else ():
+            self.fire("save")
 
     def _finite_tensors(self) -> Mapping[str, torch.Tensor]:
         """Return what a checkpoint holds, whole; a state that is not finite on one rank is refused on all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -38,8 +38,10 @@ class Pieces:
 
     ``open_loader(first, last)`` yields the batches of steps first..last-1 (from zero), once closed
     nothing of it is left. ``eval_batches()`` yields the held-out batches, the same at each call.
-    ``sample(step)`` yields texts the model wrote. ``save(snapshot)`` returns when the checkpoint is
-    safe, or False if it is not and the run may go on. ``data_state(step)`` is the position in the data
+    ``sample(step)`` yields texts the model wrote. ``save(snapshot)`` returns when it has a copy, or False if
+    there will be no checkpoint and the run may go on; ``settle(wait)`` tells the steps whose checkpoints became
+    durable since it was last asked, with ``wait`` all that were begun; without it ``save`` returns when the
+    checkpoint is durable. ``data_state(step)`` is the position in the data
     after ``step`` steps, as JSON; ``check_data_state`` raises if a saved one belongs to other data.
     """
 
@@ -53,6 +55,7 @@ class Pieces:
     eval_batches: Callable[[], Iterable[Batch]] | None = None
     sample: Callable[[int], Iterable[SampleReport]] | None = None
     save: Callable[[Snapshot], object] | None = None
+    settle: Callable[[bool], Sequence[int]] | None = None
     data_state: Callable[[int], Mapping[str, Any]] = lambda step: {}
     check_data_state: Callable[[Mapping[str, Any]], object] = lambda state: None
     observers: tuple[Observer, ...] = ()
