@@ -21,8 +21,6 @@ from trireme.words import say
 _LANGUAGES = ("zh", "en")
 _MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE})
 _FAULT, _MISTAKE, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport")
-"""How the libraries of collectives say that a rank at the other end is gone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:  # a caller may have closed it
             sys.stdout.flush()
     except TriremeError as error:
+        _record(error, error.exit_code)
         if not error.said_elsewhere:
             print_error(_of_rank(str(error)))
         return error.exit_code
@@ -71,6 +70,7 @@ def _run(words: list[str]) -> int:
 
 def _report(error: Exception) -> int:
     """Say in a line what the machine refused (a full disk, a locked folder); show the rest as a fault of ours."""
+    _record(error, _FAULT)
     if isinstance(error, MemoryError):
         print_error(say("cli.no_memory"))
         return _MISTAKE
@@ -89,8 +89,17 @@ def _has_lost_ranks(error: Exception) -> bool:
     """Whether another rank's end broke off a collective: that is news of the other, no fault here."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
         return False
-    told_by_type = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
-    return told_by_type or (isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST))
+    from trireme.supervise import is_lost_connection
+
+    return is_lost_connection(error)
+
+
+def _record(error: Exception, exit_code: int) -> None:
+    """Write down why this rank fails, where a supervisor wants to know."""
+    if "TRIREME_FAILURE_RECORD" in os.environ:
+        from trireme.supervise import record_failure
+
+        record_failure(error, exit_code=exit_code)
 
 
 def _set_language(words: list[str]) -> None:

@@ -39,7 +39,7 @@ def command(run_file: str, overrides: tuple[str, ...], **flags: Any) -> int:
         command=("trireme", "train", run_file, *overrides, *_ranks_words(num_ranks)),
     )
     started = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    loaded = load_config(*_settings_of(run_file, overrides), ranks=num_ranks or started)
+    loaded = load_config(*settings_of(run_file, overrides), ranks=num_ranks or started)
     if num_ranks is not None and "RANK" not in os.environ:
         return _start_ranks(loaded, run_file, overrides, num_ranks=num_ranks, flags=flags)
     with whole_imports():
@@ -56,21 +56,28 @@ def _start_ranks(
     loaded: Loaded, run_file: str, overrides: tuple[str, ...], *, num_ranks: int, flags: dict[str, Any]
 ) -> int:
     """Start the same command once per rank, after all that one process alone can refuse."""
-    from trireme.cli.ranks import run_ranks
-    from trireme.job import resolve_layout
+    from trireme.cli.ranks import RunWords, run_ranks
+    from trireme.job import resolve_layout, run_dir_of
 
     resolve_layout(loaded.config, ranks=num_ranks, notice=lambda text: None)
-    words = ["train", run_file, *overrides, "--nproc-per-node", str(num_ranks)]
-    for name in ("resume", "overwrite"):
-        words += [f"--{name}"] if flags[name] else []
+    go_on: list[str] = []
     for name in ("extend", "accept", "allow_missing"):
         given = flags[name] or ()
         for value in (given,) if isinstance(given, str) else given:
-            words += [f"--{name.replace('_', '-')}", value]
-    return run_ranks(words, num_ranks=num_ranks)
+            go_on += [f"--{name.replace('_', '-')}", value]
+    run = RunWords(
+        run_file=run_file,
+        overrides=overrides,
+        begin=("--overwrite",) if flags["overwrite"] else (),
+        go_on=tuple(go_on),
+        num_ranks=num_ranks,
+    )
+    folder = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
+    program = run.program(warm=True)
+    return run_ranks(lambda place: program, num_ranks=num_ranks, evidence=folder / "failures", resume=flags["resume"])
 
 
-def _settings_of(run_file: str, overrides: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+def settings_of(run_file: str, overrides: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
     """Read a run folder as the settings it was made with, in the place where it is."""
     path = Path(run_file)
     if path.is_dir() and (path / "config.yaml").is_file():

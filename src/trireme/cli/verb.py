@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 VERBS = (
     "train",
+    "launch",
     "generate",
     "chat",
     "data",

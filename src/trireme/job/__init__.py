@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from trireme.job.api import load, run
 from trireme.job.layout import resolve_layout
-from trireme.job.options import RunOptions
+from trireme.job.options import RunOptions, run_dir_of
 
 if TYPE_CHECKING:
     from trireme.job.train import run_training
 
-__all__ = ["RunOptions", "load", "resolve_layout", "run", "run_training"]
+__all__ = ["RunOptions", "load", "resolve_layout", "run", "run_dir_of", "run_training"]
 
 
 def __getattr__(name: str) -> object:

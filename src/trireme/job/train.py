@@ -45,6 +45,7 @@ from trireme.observe import (
     opening_report,
 )
 from trireme.plan import format_plan
+from trireme.supervise import beat
 from trireme.train import (
     Callback,
     FitResult,
@@ -97,6 +98,7 @@ def run_training(
     with ExitStack() as stack:
         if arrangement.needs_ranks or is_open(loaded.config.layout):
             stack.enter_context(joined_ranks(launch, device=choose_device()))
+        beat("preparing")
         team = Team(rank=launch.rank, size=launch.world_size)
         team.check_alike(loaded.to_yaml())
         console = stack.enter_context(closing(_open_console(loaded, team=team)))
@@ -351,6 +353,8 @@ class _Attempt:
             folder.write_text("plan.json", format_plan(self.arrangement.plan))
         data.tokenizer.save(folder.tokenizer_dir)
         folder.mark(status="running", step=course.first_step, max_steps=course.plan.max_steps)
+        if self.team.leads:
+            beat(settled=True)  # whoever starts this run again must go on with it from here
 
     def show_opening(self, machine: Machine, *, course: _Course, forecast: Forecast) -> None:
         """Say what the run will do."""
@@ -403,6 +407,7 @@ class _Attempt:
         self, result: FitResult, *, course: _Course, machine: Machine, forecast: Forecast, totals: Totals
     ) -> None:
         """Say what came of it and what to type next; record it."""
+        beat("ending")
         finished = result.status in ("finished", "already_finished")
         self.folder.mark(status="finished" if finished else "stopped", step=result.step)
         facts = closing_facts(

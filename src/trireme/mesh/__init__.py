@@ -8,7 +8,7 @@ from trireme.mesh.compute import (
     usable_cores,
     wants_pinned_memory,
 )
-from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name
+from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name, num_devices
 from trireme.mesh.group import join_ranks, joined_ranks
 from trireme.mesh.launch import LaunchEnvironment
 from trireme.mesh.local import RankError, preload_on_ranks, run_on_ranks
@@ -48,6 +48,7 @@ __all__ = [
     "measure_memory_bytes_per_s",
     "measures_whole_process",
     "memory_in_use_bytes",
+    "num_devices",
     "peak_memory_bytes",
     "preload_on_ranks",
     "program_memory_bytes",

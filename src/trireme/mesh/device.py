@@ -59,6 +59,11 @@ class DeviceFacts:
         return self.formats.get(str(dtype).removeprefix("torch."), FormatSupport.MISSING)
 
 
+def num_devices() -> int:
+    """Return how many ranks this machine has devices for: its accelerators, one where there is none."""
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 1
+
+
 def choose_device(environment: LaunchEnvironment | None = None, *, kind: str | None = None) -> torch.device:
     """Return this rank's device: the accelerator at its local rank, else the CPU; and make it current.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from trireme.errors import LayoutError
 from trireme.mesh.compute import collective_backend
 from trireme.mesh.launch import LaunchEnvironment
+from trireme.supervise import beat
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """How long a rank waits for others in one collective: longer than any step, shorter than anyone's patience."""
@@ -47,10 +49,11 @@ def join_ranks(launch: LaunchEnvironment, *, device: torch.device, timeout_s: fl
     if launch.world_size == 1 and not launch.launched:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout, device_id=bound)
         return
+    beat("joining")
     try:
         dist.init_process_group(
             backend,
-            init_method="env://",
+            init_method="env://" if launch.store_file is None else f"file://{Path(launch.store_file).resolve()}",
             rank=launch.rank,
             world_size=launch.world_size,
             timeout=timeout,
@@ -59,3 +62,4 @@ def join_ranks(launch: LaunchEnvironment, *, device: torch.device, timeout_s: fl
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise LayoutError("mesh.no_group", rank=launch.rank, world=launch.world_size, reason=reason) from error
+    beat("preparing")

@@ -19,6 +19,8 @@ class LaunchEnvironment:
         local_rank: Place on this node.
         local_world_size: Processes on this node.
         restart_count: How often the launcher has restarted this group.
+        store_file: Where the ranks of one machine meet, if its launcher made such a place for this attempt; None: at
+            MASTER_ADDR and MASTER_PORT.
         launched: Whether a launcher set anything at all; False for a plain ``python script.py``.
     """
 
@@ -27,6 +29,7 @@ class LaunchEnvironment:
     local_rank: int = 0
     local_world_size: int = 1
     restart_count: int = 0
+    store_file: str | None = None
     launched: bool = False
 
     @classmethod
@@ -50,6 +53,7 @@ class LaunchEnvironment:
             local_rank=local_rank,
             local_world_size=local_world_size,
             restart_count=_read(environ, "TORCHELASTIC_RESTART_COUNT", default=0),
+            store_file=environ.get("TRIREME_STORE_FILE") or None,
             launched="RANK" in environ or "WORLD_SIZE" in environ,
         )
 

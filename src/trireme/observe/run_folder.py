@@ -28,6 +28,9 @@ from trireme.observe.sample_book import write_book
 from trireme.observe.strict_json import to_text
 
 _DECISIONS_NAME = "decisions.json"
+FAILURES_NAME = "failures"
+"""What a supervisor keeps of attempts that failed, perhaps before there was a run."""
+
 _REPLACED = ".replaced-"
 _OURS = (
     "config.yaml",
@@ -44,6 +47,7 @@ _OURS = (
     "loss.png",
     "checkpoints",
     "tokenizer",
+    FAILURES_NAME,
 )
 """What a run makes, but for ``run.json``: it says that the folder holds a run, and is written over at once."""
 
@@ -213,7 +217,7 @@ def _refuse_foreign(path: Path) -> None:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:
         raise TrainError("observe.cannot_write", path=path, reason=error.strerror or error) from error
-    if names - {LOCK_NAME} and read_state(path) is None:
+    if names - {LOCK_NAME, FAILURES_NAME} and read_state(path) is None:
         raise TrainError("observe.foreign_folder", path=path)
 
 

@@ -17,6 +17,7 @@ from trireme.data import Batch
 from trireme.errors import CheckpointError, TrainError
 from trireme.mesh import peak_memory_bytes
 from trireme.observe import EvalReport, Event, Observer, ObserverGroup, StepReport
+from trireme.supervise import beat, strike
 from trireme.train.cadence import is_due
 from trireme.train.callback import CallbackGroup, CallbackState
 from trireme.train.compile import eager
@@ -67,6 +68,7 @@ class Training:
         self.last_eval: EvalReport | None = None
         self.saved_step: int | None = None
         self.clock_s = time.perf_counter()
+        self.has_stepped = False
 
     @property
     def done(self) -> bool:
@@ -146,6 +148,8 @@ class Training:
     def step(self, batch: Batch) -> None:
         """Run one step and report it; raises after the report if the run must not go on."""
         step = self.progress.step
+        beat("step" if self.has_stepped else "first_step", step=step)  # the first compiles, allocates, connects
+        strike("step", step=step)
         if batch.step != step:
             raise TrainError("train.wrong_batch", found=batch.step, wanted=step)
         batch = take_rows(batch, self.pieces.plan.seqs_at(step))
@@ -154,7 +158,7 @@ class Training:
         self.fire("step_begin")
         seed_step(self.pieces.seed, step=step, device=self.stepper.device)
         lr = lr_at(step, schedule=self.pieces.schedule)
-        result = self.stepper.step(batch, lr=lr, on_moment=self.fire)
+        result = self.stepper.step(batch, lr=lr, on_moment=self.moment)
         before = self.progress.num_seqs
         self.progress.step += 1
         self.progress.tokens += result.step_tokens
@@ -163,6 +167,13 @@ class Training:
         if self.progress.num_seqs // self.pieces.samples_per_epoch > before // self.pieces.samples_per_epoch:
             self.fire("epoch_end")
         self.stepper.check(result)
+        self.has_stepped = True
+        beat("step", step=self.progress.step)
+
+    def moment(self, name: str) -> None:
+        """Be alive, and tell the callbacks."""
+        beat()
+        self.fire(name)
 
     def agree(self, interrupt: Interrupt) -> bool:
         """Have all ranks evaluate, save and stop together, whichever was asked to; returns whether to end.
@@ -189,12 +200,14 @@ class Training:
             self.save(reason)
         self.settle(wait=False)
         control.should_evaluate = control.should_save = False
+        beat("step")
         self.clock_s = time.perf_counter()
 
     def evaluate(self) -> None:
         """Measure the held-out loss and report it."""
         if self.pieces.eval_batches is None:
             return
+        beat("evaluating")
         with kept_rng(self.stepper.device):
             result = evaluate(
                 self.stepper.module,
@@ -202,7 +215,7 @@ class Training:
                 objective=self.stepper.objective,
                 precision=self.stepper.precision,
                 microbatch_seqs=self.stepper.microbatch_seqs,
-                on_microbatch=lambda: self.fire("prediction_step"),
+                on_microbatch=lambda: self.moment("prediction_step"),
                 engine=self.stepper.engine,
             )
         is_best = self.progress.best_loss is None or result.loss < self.progress.best_loss
@@ -223,6 +236,7 @@ class Training:
         """Have the model write; it runs as written, for each length would be compiled anew."""
         if self.pieces.sample is None:
             return
+        beat("sampling")
         with kept_rng(self.stepper.device), evaluating(self.stepper.module), eager():
             for report in self.pieces.sample(self.progress.step):
                 self.observers.on_sample(report)
@@ -244,6 +258,7 @@ class Training:
         """Save once a step, and never a state that is not finite."""
         if self.pieces.save is None or self.saved_step == self.progress.step:
             return
+        beat("saving")
         tensors = self._finite_tensors()
         state = state_json(
             self.stepper,

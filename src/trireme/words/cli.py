@@ -29,6 +29,9 @@ TEXTS: dict[str, Text] = {
     "version_option": Text(en="Show the version.", zh="显示版本号。"),
     # verbs, in one line each
     "verb_train": Text(en="Train a model as a file of settings says.", zh="按配置文件训练模型。"),
+    "verb_launch": Text(
+        en="Start ranks, watch them, and start them again when one fails.", zh="启动并看护各 rank，失败时重新启动。"
+    ),
     "verb_generate": Text(en="Continue a prompt with a trained model.", zh="用训练好的模型续写文本。"),
     "verb_chat": Text(en="Talk with a trained model, line by line.", zh="与训练好的模型逐行对话。"),
     "verb_data": Text(

@@ -66,10 +66,6 @@ TEXTS = {
         zh="{path}（{kind}）要对整个批次做统计，而该布局把批次切成 {parts} 份；请改用按特征归一化的层（LayerNorm、GroupNorm），"
         "或使用不切分批次的布局。",
     ),
-    "killed": Text(
-        en="error: rank {rank} was ended by {signal}, so the run has ended; what other ranks print after this follows from it. SIGKILL is mostly the system short of memory. --resume goes on from the last checkpoint.",
-        zh="错误：rank {rank} 被 {signal} 终止，训练因此结束；其他 rank 此后打印的内容都由此引起。SIGKILL 多半是系统内存不足。用 --resume 可从最近的检查点继续。",
-    ),
     "kept_activations": Text(
         en="The forward writes something of its activations into buffer {name} and this layout cuts the batch into {parts} "
         "parts, each of which would keep something else; use a layout that keeps the batch whole, or update it outside.",

@@ -1,0 +1,34 @@
+"""Supervision: heartbeats, why ranks failed, what to do about it, and starting them again. Imports no torch."""
+
+from trireme.supervise.attempt import Program
+from trireme.supervise.failure import Failure, is_lost_connection, kind_of, record_failure
+from trireme.supervise.fault import MOMENT_OF, Fault, parse_faults, strike
+from trireme.supervise.place import Place
+from trireme.supervise.policy import TABLE, Budget, Decision, History, decide, parse_budget
+from trireme.supervise.pulse import beat, is_supervised
+from trireme.supervise.supervisor import Terms, supervise
+from trireme.supervise.watch import Patience
+
+__all__ = [
+    "MOMENT_OF",
+    "TABLE",
+    "Budget",
+    "Decision",
+    "Failure",
+    "Fault",
+    "History",
+    "Patience",
+    "Place",
+    "Program",
+    "Terms",
+    "beat",
+    "decide",
+    "is_lost_connection",
+    "is_supervised",
+    "kind_of",
+    "parse_budget",
+    "parse_faults",
+    "record_failure",
+    "strike",
+    "supervise",
+]
