@@ -83,7 +83,7 @@ def test_help_speaks_the_language_that_is_asked_for(capsys: pytest.CaptureFixtur
     ("words", "said"),
     [
         (["trian"], "there is no command trian. Did you mean trireme train?"),
-        (["zzzzz"], "there is no command zzzzz; the commands are: train, generate,"),
+        (["zzzzz"], "there is no command zzzzz; the commands are: train, launch, generate,"),
         (["run.yaml"], "Did you mean trireme train run.yaml?"),
         (["config", "shwo"], "there is no command shwo. Did you mean trireme config show?"),
         (["config", "show"], "RUN.YAML is missing; see trireme config show --help."),
