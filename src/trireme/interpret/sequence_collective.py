@@ -20,9 +20,16 @@ _FEW_RANGES = 4
 """Up to so many runs of positions are copied one by one; more are picked by index."""
 
 
-@lru_cache(maxsize=256)
 def _index(places: tuple[int, ...], device: torch.device) -> Tensor:
+    # What a program that is being traced makes belongs to it alone.
+    return (_made_index if torch.compiler.is_compiling() else _kept_index)(places, device)
+
+
+def _made_index(places: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(places, dtype=torch.int64, device=device)
+
+
+_kept_index = lru_cache(maxsize=256)(_made_index)
 
 
 @lru_cache(maxsize=1024)

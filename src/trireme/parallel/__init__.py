@@ -6,6 +6,7 @@ from trireme.parallel.border import Borders, expect_borders, watch_borders
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, choose_cuts
+from trireme.parallel.compile import MAX_PROGRAMS, BlockCompiler, Compile, CompileReport
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
@@ -33,11 +34,15 @@ from trireme.parallel.transport import Lane
 
 __all__ = [
     "BUCKET_BYTES",
+    "MAX_PROGRAMS",
     "Axes",
+    "BlockCompiler",
     "BlockCost",
     "Borders",
     "Bucket",
     "Call",
+    "Compile",
+    "CompileReport",
     "Crossing",
     "DealtExperts",
     "Executor",

@@ -5,8 +5,8 @@
 3. Plan tensor parallelism, on the whole module: shapes and ties are still the user's.
 4. Cut the pipeline's stages: parameters of other stages go before anything is allocated for them.
 5. Cut parameters over tp into plain local ones: ZeRO then cuts what is left, whatever it is.
-6. Wrap the blocks' forwards in recomputation, inside of everything ZeRO does around a block: what is computed again
-   must find the same gathered parameters.
+6. Have the blocks' forwards compiled (compile.py), then wrap them in recomputation, inside of everything ZeRO does
+   around a block: what is computed again must find the same gathered parameters.
 7. Shard over data-parallel ranks last, for its hooks must stand around the whole block.
 
 A module on the meta device stays there until what a rank holds is settled: its parameters get values where they are
@@ -43,6 +43,7 @@ from trireme.parallel.agreement import check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
+from trireme.parallel.compile import BlockCompiler, Compile
 from trireme.parallel.expert import DealtExperts, deal_experts
 from trireme.parallel.expert_find import find_experts
 from trireme.parallel.expert_route import ExpertRanks
@@ -76,6 +77,7 @@ def parallelize(
     loss_fn: LossFn | None = None,
     cuts: tuple[str, ...] = (),
     recompute: Mapping[str, Recompute] | None = None,
+    compiled: Compile = "none",
     device: torch.device | None = None,
     seed: int = 0,
     notice: Notice = warnings.warn,
@@ -91,6 +93,7 @@ def parallelize(
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Given, the output layer may stay cut up to the loss.
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
         recompute: What single blocks recompute, by path. Default: what the layout says, for all.
+        compiled: Whether each block runs as one compiled program; what can't runs as written, and is told.
         device: What this rank computes on. Default: what it has.
         seed: Decides what dropout and the like draw, and the first values of a module on meta.
         notice: Told of everything a person should know.
@@ -102,7 +105,7 @@ def parallelize(
         layout = parse_layout(layout, ranks=dist.get_world_size()).layout
     axes = Axes(layout, device=device or choose_device())
     building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, notice=notice)
-    return building.build(cuts, recompute or {})
+    return building.build(cuts, recompute or {}, compiled)
 
 
 class _Building:
@@ -131,7 +134,7 @@ class _Building:
         self.shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
         self.initial = InitialValues(module, seed=seed) if has_meta(module) else None
 
-    def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute]) -> ParallelModel:
+    def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute], compiled: Compile) -> ParallelModel:
         """Run all transforms."""
         num_parts = self.layout.dp * self.layout.cp * self.layout.num_microbatches
         check_statistics(self.module, num_parts=num_parts)
@@ -150,6 +153,7 @@ class _Building:
         fill = functools.partial(self.fill, plan=tensor_plan, dealt=dealt)
         binding = self.cut_tensors(tensor_plan, fill)
         surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
+        compiler = self.compile_blocks(trace, compiled, surroundings, stages, dealt)
         blocks = self.wrap_blocks(trace, recompute)
         sync = self.share_data(blocks, stages, binding, dealt, fill)
         runner, holders = self.build_runner(stages, surroundings, sync)
@@ -158,7 +162,7 @@ class _Building:
             for name, shape in self.shapes.items()
         }
         inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
-        how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=surroundings.whole)
+        how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=surroundings.whole, compiler=compiler)
         return ParallelModel(self.module, axes=self.axes, runner=runner, inventory=inventory, how=how)
 
     def holding(
@@ -277,6 +281,34 @@ class _Building:
         executor = Executor(stages, lane=lane, schedule=layout.schedule, vp=layout.vp, sync=sync)
         ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))
         return PipelineRunner(executor, surroundings=surroundings, sync=sync, ties=ties), ties.holders
+
+    def compile_blocks(
+        self,
+        trace: ModelTrace,
+        compiled: Compile,
+        surroundings: Surroundings,
+        stages: StageSet | None,
+        dealt: DealtExperts | None,
+    ) -> BlockCompiler | None:
+        """Have this rank's blocks compiled at their first call."""
+        if compiled == "none":
+            return None
+        compiler = BlockCompiler(
+            compiled,
+            surroundings=surroundings,
+            device=self.axes.device,
+            groups=[self.axes[axis].group for axis in ("tp", "cp") if self.axes[axis].degree > 1],
+            needs_inside=lambda: stages is not None and stages.is_open,
+            notice=self.notice,
+        )
+        experts = () if dealt is None else [path for paths in dealt.units for path in paths]
+        for path in trace.blocks:
+            block = self.module.get_submodule(path)
+            if any(each == path or each.startswith(f"{path}.") for each in experts):
+                compiler.refuse(path, say("compile.experts", ep=self.layout.ep))
+            elif next(block.parameters(), None) is not None:
+                compiler.wrap(path, block)
+        return compiler
 
     def wrap_blocks(self, trace: ModelTrace, recompute: Mapping[str, Recompute]) -> list[nn.Module]:
         """Have this rank's blocks recompute; returns them."""

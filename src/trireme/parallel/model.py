@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trireme.errors import LayoutError
 from trireme.parallel.axes import Axes
+from trireme.parallel.compile import BlockCompiler
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.inventory import Inventory
 from trireme.parallel.microbatch import split_rows
@@ -46,11 +47,17 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowItRuns:
-    """What was found and chosen on the way; ``whole`` puts together outputs that are cut."""
+    """What was found and chosen on the way.
+
+    Attributes:
+        whole: Puts together outputs that are cut.
+        compiler: What compiles the blocks, if they are.
+    """
 
     path: str
     notices: tuple[str, ...]
     whole: Callable[[Any], Any] | None = None
+    compiler: BlockCompiler | None = None
 
 
 class ParallelModel:

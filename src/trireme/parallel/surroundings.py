@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trireme.interpret import Binding, ContextBinding, CountedRandomness
+from trireme.interpret import Binding, ContextBinding, CountedRandomness, is_counting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,16 @@ class Surroundings:
         else:
             with self.context.active(), self.binding.active():
                 yield
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Meet every call of a part of the running forward that is looked at by itself."""
+        with self.active():
+            if self.randomness is None or not is_counting():
+                yield
+            else:
+                with self.randomness:
+                    yield
 
     def batch(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Give the batch as a forward gets it: its sequences known, vectors along them cut."""
