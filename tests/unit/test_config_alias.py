@@ -178,8 +178,11 @@ def test_a_batch_that_is_no_count_is_refused_by_its_own_word(value: Any) -> None
         ({"bf16": False, "fp16": False}, "fp32"),
         ({"bf16": False}, "fp32"),
         ({"fp16": True, "fp16_opt_level": "O1"}, "fp16"),
-        ({"fp16_opt_level": "O2"}, "fp16"),
-        ({"bf16": True, "fp16_opt_level": "O2"}, "bf16"),
+        ({"fp16_opt_level": "O2"}, "fp16_master"),
+        ({"bf16": True, "fp16_opt_level": "O2"}, "bf16_master"),
+        ({"bf16": True, "amp_level": "O2", "use_master_weight": True}, "bf16_master"),
+        ({"bf16": True, "amp_level": "O2", "use_master_weight": False}, "bf16_pure"),
+        ({"bf16": True, "amp_level": "O1", "master_weight": True}, "bf16"),
         ({"fp16": True, "fp16_opt_level": "O0"}, "fp32"),
         ({"bf16": {"enabled": True}}, "bf16"),
         ({"fp16": {"enabled": True, "initial_scale_power": 10, "loss_scale_window": 500}}, "fp16"),
@@ -207,6 +210,8 @@ def test_formats_that_contradict_are_refused_by_both_names() -> None:
     assert "precision.policy = 'fp16'" in said
     assert "bf16 = true" in said
     assert "O3" in refusal(fp16_opt_level="O3")
+    assert "fp16" in refusal(fp16=True, amp_level="O2", use_master_weight=False)
+    assert "true or false" in refusal(bf16=True, amp_level="O2", multi_precision="maybe")
     assert "{enabled: true}" in refusal(bf16="yes")
     assert "{enabled: true}" in refusal(fp16={"enabled": True, "auto_cast": True})
 

@@ -103,7 +103,7 @@ def _bits(stepper) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("policy", ["fp32", "bf16", "fp16", "bf16_pure"])
+@pytest.mark.parametrize("policy", ["fp32", "bf16", "fp16", "bf16_pure", "bf16_master", "fp16_master"])
 def test_six_steps_equal_three_and_three_after_a_resume_bit_for_bit(policy, tmp_path):
     """With dropout, fp16 overflowing at first, evaluation in between and a callback that draws numbers."""
     whole, witness, draws = _stepper(policy, microbatch_seqs=4), Witness(), Drawing()

@@ -35,7 +35,7 @@ def _seconds(option: str, name: str, *, default: float) -> Callable[[_Function],
     )
 
 
-_PRECISIONS = ("fp32", "bf16", "fp16", "bf16_pure", "fp8", "fp4")
+_PRECISIONS = ("fp32", "bf16", "fp16", "bf16_master", "fp16_master", "bf16_pure", "fp8", "fp4")
 _OPTIMIZERS = ("adamw", "adamw_bf16", "sgd", "momentum", "adafactor", "lion", "muon")
 _KERNELS = ("eager", "flash", "fused", "unflashed")
 

@@ -59,6 +59,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "train.eval_every_steps": ("eval_steps", "eval_interval"),
         "precision.init_loss_scale": ("init_loss_scaling", "initial_loss_scale", "scale_loss"),
         "precision.loss_scale_growth_steps": ("loss_scale_window", "incr_every_n_steps"),
+        "precision.tf32": ("tf32", "allow_tf32"),
         "checkpoint.every_steps": ("save_steps", "save_interval"),
         "checkpoint.keep_last": ("save_total_limit",),
         "checkpoint.background": ("async", "async_save", "use_async_save", "async_checkpoint"),
@@ -82,6 +83,9 @@ JOINT: Mapping[str, str] = MappingProxyType(
         "fp16_opt_level": "precision",
         "bf16_opt_level": "precision",
         "amp_level": "precision",
+        "use_master_weight": "precision",
+        "master_weight": "precision",
+        "multi_precision": "precision",
     }
 )
 """Words that are understood together with others (``derive.py``), and the section they may also stand in."""
@@ -116,7 +120,6 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "use_cpu": "device",
         "no_cuda": "device",
         "device": "device",
-        "tf32": "tf32",
         "input_dir": "preprocessed",
         "data_path": "preprocessed",
         "dataset_name": "hub_dataset",
@@ -265,6 +268,9 @@ JOINT_MEANING: Mapping[str, str] = MappingProxyType(
         "fp16_opt_level": "precision.policy",
         "bf16_opt_level": "precision.policy",
         "amp_level": "precision.policy",
+        "use_master_weight": "precision.policy",
+        "master_weight": "precision.policy",
+        "multi_precision": "precision.policy",
     }
 )
 """The key that each joint word decides."""

@@ -148,11 +148,13 @@ def check_seq_len(model: ModelSection, data: DataSection) -> Iterator[Finding]:
 def check_precision(precision: PrecisionSection) -> Iterator[Finding]:
     """Keys of fp16 are said to have no effect on other formats."""
     because = f"precision.policy = {precision.policy}"
-    if precision.policy != "fp16":
+    if precision.policy not in ("fp16", "fp16_master"):
         yield from _void(precision, "precision", "init_loss_scale", because=because)
         yield from _void(precision, "precision", "loss_scale_growth_steps", because=because)
     if precision.policy in ("auto", "fp32"):
         yield from _void(precision, "precision", "fallback", because=because)
+    if precision.policy != "bf16_pure":
+        yield from _void(precision, "precision", "stochastic_rounding", because=because, is_problem=True)
 
 
 def check_evaluation(config: RunConfig) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from trireme.words import say
 _PER_DEVICE = ("per_device_train_batch_size", "train_micro_batch_size_per_gpu", "micro_batch_size")
 _WARMUP = ("warmup_ratio", "lr_warmup_fraction")
 _LEVELS = ("fp16_opt_level", "bf16_opt_level", "amp_level")
+_MASTERS = ("use_master_weight", "master_weight", "multi_precision")
 
 
 class Deriver:
@@ -142,8 +143,8 @@ class Deriver:
 
     def _precision(self) -> None:
         formats = {word: setting for word, setting in self._given("bf16", "fp16").items() if self._switch(setting)}
-        levels = self._given(*_LEVELS)
-        if not all(self._level(setting) for setting in levels.values()):
+        levels, masters = self._given(*_LEVELS), self._given(*_MASTERS)
+        if not all(self._level(setting) for setting in levels.values()) or not self._masters(masters):
             return
         on = [word for word, setting in formats.items() if _is_on(setting.value)]
         if len(on) == 2:
@@ -151,12 +152,45 @@ class Deriver:
             self.problems.append(Problem(origin=formats["fp16"].origin, name="conflict", values=values))
             return
         policy, word = _policy(on, formats=formats, levels=levels)
-        if word is not None and self._put_policy(policy, word=word, is_default=not on and not levels):
-            said = ", ".join(f"{name} = {show(setting.value)}" for name, setting in {**formats, **levels}.items())
-            name = "o2_read" if any(setting.value == "O2" for setting in levels.values()) else "words_read"
+        if word is None:
+            self._say_idle(masters)
+            return
+        chosen = self._with_masters(policy, levels=levels, masters=masters)
+        if chosen is not None and self._put_policy(chosen, word=word, is_default=not on and not levels):
+            words = {**formats, **levels, **masters}
+            said = ", ".join(f"{name} = {show(setting.value)}" for name, setting in words.items())
+            name = "o2_read" if chosen.endswith("_master") else "words_read"
             self.notices.append(
-                say(f"config.{name}", place=word.origin.place, words=said, key="precision.policy", value=policy)
+                say(f"config.{name}", place=word.origin.place, words=said, key="precision.policy", value=chosen)
             )
+
+    def _masters(self, masters: Mapping[str, Setting]) -> bool:
+        """Fp32 copies of 16-bit weights: yes or no, alike in all words."""
+        for setting in masters.values():
+            if not isinstance(setting.value, bool):
+                values = {"key": format_key(setting.key), "value": show(setting.value)}
+                self.problems.append(Problem(origin=setting.origin, name="not_boolean", values=values))
+                return False
+        return self._agree(_MASTERS, key="precision.policy")
+
+    def _say_idle(self, masters: Mapping[str, Setting]) -> None:
+        for setting in masters.values():
+            because = "amp_level != O2"
+            self.notices.append(say("config.no_effect", key=setting.origin.alias, because=because))
+
+    def _with_masters(
+        self, policy: str, *, levels: Mapping[str, Setting], masters: Mapping[str, Setting]
+    ) -> str | None:
+        """O2 casts the weights; whether the optimizer keeps fp32 copies is said apart, and yes by default."""
+        is_o2 = any(setting.value == "O2" for setting in levels.values()) and policy != "fp32"
+        word = next(iter(masters.values()), None)
+        if word is None or word.value:
+            return f"{policy}_master" if is_o2 else policy
+        if policy == "bf16" and is_o2:
+            return "bf16_pure"
+        values = {"word": f"{word.origin.alias} = {show(word.value)}", "policy": policy}
+        self.problems.append(Problem(origin=word.origin, name="master_needed", values=values))
+        return None
 
     def _put_policy(self, policy: str, *, word: Setting, is_default: bool) -> bool:
         """``bf16: false`` alone says no more than that the format is fp32 unless something else is said."""

@@ -63,13 +63,20 @@ class TrainSection(Section):
 class PrecisionSection(Section):
     """Number formats; a bare text stands for {policy: text}."""
 
-    policy: Literal["auto", "fp32", "bf16", "fp16", "bf16_pure"] = Field(
+    policy: Literal["auto", "fp32", "bf16", "fp16", "bf16_master", "fp16_master", "bf16_pure", "fp8"] = Field(
         "auto",
-        description="bf16, fp16: mixed, fp32 master weights; bf16_pure: weights and update in bf16; "
+        description="bf16, fp16: mixed, weights in fp32 (O1); bf16_master, fp16_master: 16-bit weights, fp32 copies in "
+        "the optimizer (O2); bf16_pure: nothing in fp32; fp8: linear layers in 8 bits, the rest as bf16; "
         "auto: bf16 where this device is measured to gain, else fp32; measured once and kept in the run folder.",
+    )
+    tf32: bool = Field(
+        False, description="Let fp32 products round their inputs to TF32 (10 bits), where the device has it."
+    )
+    stochastic_rounding: bool = Field(
+        False, description="bf16_pure: round updates up or down at random, so that small ones survive; fp32 moments."
     )
     fallback: Literal["stop", "fp32"] = Field(
         "stop", description="If the device lacks the format: stop, or train in fp32."
     )
-    init_loss_scale: Number = Field(65536.0, gt=0, description="First loss scale of fp16.")
-    loss_scale_growth_steps: Whole = Field(2000, ge=1, description="Good steps before fp16 doubles its loss scale.")
+    init_loss_scale: Number = Field(65536.0, gt=0, description="First loss scale of fp16 and fp16_master.")
+    loss_scale_growth_steps: Whole = Field(2000, ge=1, description="Good steps before the loss scale doubles.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trireme.errors import LayoutError
 from trireme.parallel import Call, ParallelModel, parallelize, rows_of
 from trireme.plan import Layout
-from trireme.train import LossScaler, Precision, call_module
+from trireme.train import LossScaler, Precision, apply_precision, call_module
 
 LossFn = Callable[[Any, Mapping[str, Any]], Any]
 CountFn = Callable[[Mapping[str, Any]], int]
@@ -28,6 +28,7 @@ class FleetModel:
     Attributes:
         module: The user's module; once spread, with this rank's parameters under their original names.
         layout: How it is spread.
+        precision: Number formats.
         scaler: Loss scale of fp16, None for other formats.
     """
 
@@ -49,7 +50,7 @@ class FleetModel:
         self.module = module
         self.layout = layout
         self.scaler: LossScaler | None = precision.build_scaler()
-        self._precision = precision
+        self.precision = precision
         self._cuts = cuts
         self._device = device
         self._call = call or call_module
@@ -86,6 +87,7 @@ class FleetModel:
         """Cut the module as its forward on this batch shows; once."""
         if self._parallel is not None:
             return
+        apply_precision(self.module, precision=self.precision)
         before = dict(self.module.named_parameters(remove_duplicate=False))
         self._parallel = parallelize(
             self.module,
@@ -121,19 +123,19 @@ class FleetModel:
         self._loss_fn = self._loss_fn or loss_fn
         self.spread(batch)
         scale = self.scaler.scale if self.scaler else 1.0
-        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
+        with self.precision.compute_context(self.module, keeps_casts=self.layout.zero == 0):
             return self.parallel.train_step(batch, loss_fn, count_fn=count_fn, scale=scale)
 
     def eval_step(self, batch: Mapping[str, Any], loss_fn: LossFn) -> Tensor:
         """Return the global mean loss of a batch without gradients."""
         self.spread(batch)
-        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
+        with self.precision.compute_context(self.module, keeps_casts=self.layout.zero == 0):
             return self.parallel.eval_step(batch, loss_fn)
 
     def outputs(self, batch: Mapping[str, Any]) -> Any:
         """Return the module's outputs for a batch, whole, on every rank; all ranks call with the same batch."""
         self.spread(batch)
-        with self._precision.compute_context(self.module, keeps_casts=self.layout.zero < 3):
+        with self.precision.compute_context(self.module, keeps_casts=self.layout.zero == 0):
             return self.parallel.outputs(batch)
 
     def accumulate(self) -> AbstractContextManager[None]:

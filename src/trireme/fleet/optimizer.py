@@ -10,14 +10,15 @@ from torch import nn
 
 from trireme.errors import LayoutError
 from trireme.fleet.model import FleetModel
-from trireme.parallel import ParallelOptimizer, StepOutcome
+from trireme.parallel import ParallelOptimizer, StepOutcome, move_parameters
+from trireme.train import place_state
 
 
 class FleetOptimizer(torch.optim.Optimizer):
     """Unscales, clips by the true global norm, steps, and skips alike on all ranks.
 
     Attributes:
-        optimizer: The user's own.
+        optimizer: The user's own; with fp32 copies of 16-bit weights, wrapped by what keeps them.
         last: What the last step did.
     """
 
@@ -78,10 +79,13 @@ class FleetOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def _wrap(self, moved: Mapping[nn.Parameter, nn.Parameter | None] | None) -> None:
+        model, parts = self._model, self._model.parallel.parts()
+        if moved is not None:
+            move_parameters(self.optimizer, moved, parts=parts)
+        # The masters are copies of this rank's own weights, so they come after the spreading.
+        self.optimizer = place_state(
+            self.optimizer, module=model.module, precision=model.precision, pieces=model.parallel.pieces
+        )
         self._spread = ParallelOptimizer(
-            self.optimizer,
-            parts=self._model.parallel.parts(),
-            clip_grad_norm=self._clip_grad_norm,
-            scaler=self._model.scaler,
-            moved=moved,
+            self.optimizer, parts=parts, clip_grad_norm=self._clip_grad_norm, scaler=model.scaler
         )

@@ -19,7 +19,16 @@ _LAYOUT_OF = {
 }
 """By group of settings, the words that mean something for a layout, and what they are called in one."""
 
-_AMP = ("dtype", "init_loss_scaling", "incr_every_n_steps", "use_pure_fp16", "use_pure_bf16", "level")
+_AMP = (
+    "dtype",
+    "init_loss_scaling",
+    "incr_every_n_steps",
+    "use_pure_fp16",
+    "use_pure_bf16",
+    "level",
+    "use_master_weight",
+    "master_weight",
+)
 
 
 class DistributedStrategy:
@@ -81,9 +90,25 @@ class DistributedStrategy:
         configs = self.amp_configs
         if unknown := [name for name in configs if name not in _AMP]:
             raise LayoutError("fleet.no_setting", name=f"amp_configs.{unknown[0]}", near=", ".join(_AMP))
-        if configs.get("use_pure_bf16"):
-            return "bf16_pure"
-        return {"float16": "fp16", "bfloat16": "bf16"}.get(str(configs.get("dtype", "bfloat16")), "bf16")
+        dtype = {"float16": "fp16", "bfloat16": "bf16"}.get(str(configs.get("dtype", "bfloat16")), "bf16")
+        level = str(configs.get("level", "O1")).upper()
+        if level not in ("O0", "O1", "O2"):
+            raise LayoutError("fleet.no_level", level=level)
+        is_pure = level == "O2" or configs.get("use_pure_bf16") or configs.get("use_pure_fp16")
+        if level == "O0" or not is_pure:
+            return "fp32" if level == "O0" else dtype
+        if configs.get("use_pure_fp16"):
+            dtype = "fp16"
+        return self._with_masters("bf16" if configs.get("use_pure_bf16") else dtype)
+
+    def _with_masters(self, dtype: str) -> str:
+        """Weights of 16 bits have fp32 copies unless it is said that they have none."""
+        configs = self.amp_configs
+        if configs.get("use_master_weight", configs.get("master_weight", True)):
+            return f"{dtype}_master"
+        if dtype != "bf16":
+            raise LayoutError("fleet.master_needed", dtype=dtype)
+        return "bf16_pure"
 
     @property
     def init_loss_scale(self) -> float:

@@ -3,7 +3,7 @@
 from trireme.interpret.binding import Binding, bind, interpreting
 from trireme.interpret.collective import CollectiveCount, Line
 from trireme.interpret.context import ContextBinding, ContextKind
-from trireme.interpret.counter import dropout_key, fill_normal, keep, signed, stream_key
+from trireme.interpret.counter import dropout_key, fill_normal, keep, signed, stream_key, uniform_bits
 from trireme.interpret.declared import met_whole
 from trireme.interpret.dispatch import (
     DATA_DEPENDENT,
@@ -94,6 +94,7 @@ __all__ = [
     "stream_key",
     "take_tokens",
     "tracing",
+    "uniform_bits",
     "unseen",
     "with_marks",
 ]

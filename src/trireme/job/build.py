@@ -49,6 +49,7 @@ from trireme.train import (
     decision_from_json,
     evaluating,
     group_parameters,
+    place_state,
 )
 from trireme.words import say
 
@@ -177,9 +178,16 @@ def _spread(
 def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelModel | None) -> Stepper:
     train = config.train
     objective = machine.objective
+    optimizer = place_state(
+        build_optimizer(machine.module, train),
+        module=machine.module,
+        precision=machine.precision,
+        seed=config.run.seed,
+        pieces=None if parallel is None else parallel.pieces,
+    )
     return Stepper(
         machine.module,
-        build_optimizer(machine.module, train),
+        optimizer,
         loss_fn=objective.loss_fn,
         count_fn=objective.count_fn,
         loss_reduction=objective.loss_reduction,

@@ -1,6 +1,7 @@
 """Ranks and devices: what this process was told, what it computes on, and ranks for one machine."""
 
 from trireme.mesh.compute import (
+    allow_tf32,
     autocast_kind,
     collective_backend,
     has_fused_optimizer,
@@ -32,6 +33,7 @@ __all__ = [
     "LaunchEnvironment",
     "LinkFigures",
     "RankError",
+    "allow_tf32",
     "autocast_kind",
     "check_format",
     "choose_device",

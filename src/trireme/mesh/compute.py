@@ -46,6 +46,14 @@ def has_fused_optimizer(device: torch.device) -> bool:
     return True
 
 
+def allow_tf32(device: torch.device) -> bool:
+    """Let fp32 matrix products round their inputs to TF32 from now on; returns whether this device has that format."""
+    if device.type != "cuda" or (torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0)):
+        return False
+    torch.set_float32_matmul_precision("high")
+    return True
+
+
 def wants_pinned_memory(device: torch.device) -> bool:
     """Tell whether copies to this device overlap only from pinned host memory."""
     return device.type not in ("cpu", "mps")

@@ -6,6 +6,7 @@ from trireme.parallel.border import Borders, expect_borders, watch_borders
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, choose_cuts
+from trireme.parallel.chunked import ChunkedOptimizer
 from trireme.parallel.compile import MAX_PROGRAMS, BlockCompiler, Compile, CompileReport
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
@@ -23,9 +24,11 @@ from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.pipeline import Executor
 from trireme.parallel.replicate import Reducer, replicate
+from trireme.parallel.rounding import StochasticRounding
 from trireme.parallel.rows import held_rows
 from trireme.parallel.shard import ShardSync, shard
 from trireme.parallel.stage import StageOutput, StageSet
+from trireme.parallel.state_home import DeviceHome, StateHome, Transfers
 from trireme.parallel.surroundings import Moment
 from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients, tied_holders
@@ -41,10 +44,12 @@ __all__ = [
     "Borders",
     "Bucket",
     "Call",
+    "ChunkedOptimizer",
     "Compile",
     "CompileReport",
     "Crossing",
     "DealtExperts",
+    "DeviceHome",
     "Executor",
     "ExpertRanks",
     "ExpertSet",
@@ -68,10 +73,13 @@ __all__ = [
     "ShardSync",
     "StageOutput",
     "StageSet",
+    "StateHome",
     "StepOutcome",
+    "StochasticRounding",
     "SyncTogether",
     "TiedGradients",
     "Traffic",
+    "Transfers",
     "all_reduce_bucket",
     "assemble",
     "balance_loss",

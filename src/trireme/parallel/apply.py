@@ -336,7 +336,10 @@ class _Building:
         names = frozenset() if dealt is None else dealt.parameters
         if self.layout.zero == 0:
             dense: GradientSync = replicate(
-                self.module, [each for each in owned if each[0] not in names], group=self.axes["dp_cp"].group
+                self.module,
+                [each for each in owned if each[0] not in names],
+                group=self.axes["dp_cp"].group,
+                reduce_dtype=_reduce_dtype(self.module),
             )
         else:
             dense = self.shard_dense(
@@ -353,7 +356,8 @@ class _Building:
             return []
         if self.layout.zero == 0:
             own = [(name, each) for name, each in self.module.named_parameters() if name in dealt.parameters]
-            return [replicate(self.module, own, group=self.axes["expert_copies"].group)]
+            group = self.axes["expert_copies"].group
+            return [replicate(self.module, own, group=group, reduce_dtype=_reduce_dtype(self.module))]
         paths = [path for paths in dealt.units for path in paths]
         held = [path for path in paths if next(self.module.get_submodule(path).parameters(), None) is not None]
         return [self.shard_experts(path, stages, fill) for path in held]
@@ -369,6 +373,7 @@ class _Building:
             keep_gathered=self.layout.pp > 1,
             stage_of=_stages_of([unit], stages),
             stages=() if stages is None else stages.stages,
+            reduce_dtype=_reduce_dtype(unit),
             device=self.axes.device,
         )
         if self.initial is not None:
@@ -400,12 +405,19 @@ class _Building:
             stage_of=_stages_of(blocks, stages),
             stages=() if stages is None else stages.stages,
             apart=apart,
+            reduce_dtype=_reduce_dtype(self.module),
             on_gathered=None if binding is None else binding.mark_one,
             device=self.axes.device,
         )
         if self.initial is not None:
             sync.materialise(device=self.axes.device, fill=fill)
         return sync
+
+
+def _reduce_dtype(module: nn.Module) -> torch.dtype | None:
+    """Format in which gradients are summed over ranks: 16 bits would round each addend away, one after the other."""
+    is_short = any(each.dtype in (torch.bfloat16, torch.float16) for each in module.parameters())
+    return torch.float32 if is_short else None
 
 
 def _stages_of(modules: list[nn.Module], stages: StageSet | None) -> dict[nn.Module, int] | None:

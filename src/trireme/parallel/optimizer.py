@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,11 +14,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trireme.errors import LayoutError
+from trireme.parallel.chunked import ChunkedOptimizer
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import GatherChain, gatherer_of
 from trireme.parallel.norm import grad_norm
 from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer, refuse_by_name, state_like_parameter
 from trireme.parallel.optimizer_local import LocalParameters, WholeStep
+from trireme.parallel.optimizer_step import multiply, step_times
 from trireme.parallel.part import ParameterPart
 
 
@@ -84,7 +87,8 @@ class ParallelOptimizer(torch.optim.Optimizer):
         self._world_group = world_group
         if moved is not None:
             move_parameters(optimizer, moved, parts=parts)
-        _make_state_plain(optimizer)
+        if not isinstance(optimizer, ChunkedOptimizer):
+            _make_state_plain(optimizer)
         self._parts = _own_parts(optimizer, parts)
         self._gatherers = {id(part.parameter): gatherer_of(part.parameter, share=part.share) for part in self._parts}
         self._locals = LocalParameters()
@@ -131,12 +135,15 @@ class ParallelOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step_scaled(self, factor: float = 1.0) -> None:
         """Step with gradients times a factor, whatever their norm."""
+        if isinstance(self.optimizer, ChunkedOptimizer):  # it knows itself how to step on shards
+            self.optimizer.step_scaled(factor)
+            return
         if self._whole is not None:
             self._scale(factor)
             self._whole.step(self._gatherers)
             return
         with self._locals.put_into(self.optimizer):
-            _step_times(self.optimizer, factor)
+            step_times(self.optimizer, factor)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters of the model, those not in the optimizer too."""
@@ -148,7 +155,8 @@ class ParallelOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what ``state_dict`` of the same layout gave."""
-        with self._locals.put_into(self.optimizer):
+        is_chunked = isinstance(self.optimizer, ChunkedOptimizer)
+        with nullcontext() if is_chunked else self._locals.put_into(self.optimizer):
             self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -164,7 +172,9 @@ class ParallelOptimizer(torch.optim.Optimizer):
         if self._whole is not None:
             return self._whole.is_like_parameter(parameter, key)
         value = self.optimizer.state.get(parameter, {}).get(key)
-        return isinstance(value, Tensor) and value.dim() > 0 and value.shape == local_shard(parameter).shape
+        return (
+            isinstance(value, Tensor) and value.dim() > 0 and local_shard(value).shape == local_shard(parameter).shape
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -175,6 +185,8 @@ class ParallelOptimizer(torch.optim.Optimizer):
         return f"ParallelOptimizer({self.kind.value}: {self.optimizer!r})"
 
     def _judge(self) -> OptimizerKind:
+        if isinstance(self.optimizer, ChunkedOptimizer):
+            return OptimizerKind.ELEMENTWISE
         kind = judge_optimizer(self.optimizer)
         if kind is OptimizerKind.JOINT and not self._holds_everything():
             raise LayoutError("parallel.optimizer_joint", name=type(self.optimizer).__name__)
@@ -192,7 +204,7 @@ class ParallelOptimizer(torch.optim.Optimizer):
 
     def _scale(self, factor: float) -> None:
         grads = [part.parameter.grad for part in self._parts]
-        _multiply([local_shard(grad) for grad in grads if grad is not None], factor)
+        multiply([local_shard(grad) for grad in grads if grad is not None], factor)
 
 
 def move_parameters(
@@ -254,29 +266,3 @@ def _own_parts(optimizer: torch.optim.Optimizer, parts: Sequence[ParameterPart])
 
 def _clip_factor(norm: float, *, limit: float | None) -> float:
     return limit / norm if limit is not None and norm > limit else 1.0
-
-
-def _step_times(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Step with scaled gradients; a fused kernel multiplies as it reads them, by the attribute GradScaler uses."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if factor != 1.0 and grads and _scales_itself(optimizer):
-        device = grads[0].device
-        optimizer.grad_scale = torch.tensor(1.0 / factor, dtype=torch.float32, device=device)  # type: ignore[attr-defined]
-        try:
-            optimizer.step()
-        finally:
-            del optimizer.grad_scale  # type: ignore[attr-defined]
-        return
-    _multiply(grads, factor)
-    optimizer.step()
-
-
-def _scales_itself(optimizer: torch.optim.Optimizer) -> bool:
-    is_fused = all(group.get("fused") for group in optimizer.param_groups)
-    return is_fused and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
-def _multiply(tensors: Sequence[Tensor], factor: float) -> None:
-    if tensors and factor != 1.0:
-        torch._foreach_mul_(list(tensors), factor)

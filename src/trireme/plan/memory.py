@@ -10,7 +10,7 @@ from trireme.graph import DecoderShape, count_matmul_params, count_params
 from trireme.plan.activation import Kernels, activation_bytes
 from trireme.words import say
 
-Policy = Literal["fp32", "bf16", "fp16", "bf16_pure"]
+Policy = Literal["fp32", "bf16", "fp16", "bf16_master", "fp16_master", "bf16_pure", "fp8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,10 @@ STATE_BYTES: Mapping[Policy, StateBytes] = {
     "fp32": StateBytes(parameter=4, gradient=4, optimizer=8, cast=0),
     "bf16": StateBytes(parameter=4, gradient=4, optimizer=8, cast=2),
     "fp16": StateBytes(parameter=4, gradient=4, optimizer=8, cast=2),
+    "bf16_master": StateBytes(parameter=2, gradient=2, optimizer=12, cast=0),
+    "fp16_master": StateBytes(parameter=2, gradient=2, optimizer=12, cast=0),
     "bf16_pure": StateBytes(parameter=2, gradient=2, optimizer=4, cast=0),
+    "fp8": StateBytes(parameter=4, gradient=4, optimizer=8, cast=2),
 }
 """By precision policy.
 

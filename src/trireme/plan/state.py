@@ -43,6 +43,8 @@ def state_bytes(workload: Workload) -> StateBytes:
         return StateBytes(parameter=4, gradient=4, optimizer=moments, cast=0)
     if precision == "bf16_pure":  # moments follow the parameter's format
         return StateBytes(parameter=2, gradient=2, optimizer=moments // 2, cast=0)
+    if precision.endswith("_master"):
+        return StateBytes(parameter=2, gradient=2, optimizer=moments + 4, cast=0)
     if framework.weights == "master":
         return StateBytes(parameter=4, gradient=4, optimizer=moments, cast=2)
     gradient = (4 if framework.float32_gradients else 2) + (2 if framework.keeps_both_gradients else 0)
@@ -99,10 +101,12 @@ def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
     16-bit weights are copied, stage 1 shards the optimizer's state, 2 gradients too, 3 the weights as well.
     """
     each, zero = state_bytes(workload), workload.layout.zero
-    is_master = workload.framework.weights == "master" or workload.precision == "bf16_pure"
+    is_master = workload.framework.weights == "master" or workload.has_short_weights
     # Under a pipeline every micro-batch would gather and reduce again: FSDP keeps both whole until the last.
     keeps_whole = workload.layout.pp > 1 and (zero == 3 or (zero == 2 and is_master))
     autocast = each.cast if workload.framework.autocasts else 0
+    # A cast that outlives its micro-batch would give its gradient after FSDP has summed the block's.
+    casts_once = zero == 0
     weights = casts = gradients = optimizer = copies = casts_each = 0
     for param in params:
         whole = param.numel
@@ -114,7 +118,7 @@ def state_parts(workload: Workload, params: Iterable[RankParam]) -> StateParts:
         copies += trained * shard * (4 if each.gradient == 2 and each.parameter == 2 and not is_master else 0)
         optimizer += trained * (shard * each.optimizer + _factor_bytes(workload, param))
         casts += whole * _kept_cast_bytes(workload, each, is_master=is_master)
-        casts_each += whole * (autocast if zero == 3 else 0)
+        casts_each += whole * (0 if casts_once else autocast)
     return StateParts(
         parameters=weights,
         casts=casts,
@@ -138,8 +142,7 @@ def _kept_cast_bytes(workload: Workload, each: StateBytes, *, is_master: bool) -
     if zero == 3 and workload.layout.pp == 1:
         return 0
     gathered = gathered_bytes(workload) if zero == 3 or (zero and is_master) else 0
-    is_cast = zero == 0 or (zero < 3 and workload.framework.autocasts)
-    return gathered + (each.cast if is_cast else 0)
+    return gathered + (each.cast if zero == 0 else 0)
 
 
 def _factor_bytes(workload: Workload, param: RankParam) -> int:

@@ -79,7 +79,7 @@ def place_of(workload: Workload, load: Load) -> Place:
     peaks = workload.cluster.accelerator.peak_flops_per_s
     wide = _wide_format(workload.precision, peaks)
     narrow = _NARROW.get(workload.precision, wide)
-    is_wide_gradient = framework.float32_gradients and workload.precision != "bf16_pure"
+    is_wide_gradient = framework.float32_gradients and not workload.has_short_weights
     expert_tp = layout.tp if framework.cuts_experts and layout.ep > 1 else 1
     return Place(
         cluster=workload.cluster,
@@ -109,6 +109,6 @@ def _fits(layout: Layout, expert_tp: int) -> bool:
 def _wide_format(precision: str, peaks: object) -> str:
     known = dict(peaks)  # type: ignore[call-overload]
     asked = ("tfloat32", "float32") if precision == "fp32" else ("bfloat16", "float16", "tfloat32", "float32")
-    if precision == "fp16":
+    if precision in ("fp16", "fp16_master"):
         asked = ("float16", *asked)
     return next((name for name in asked if name in known), next(iter(known)))

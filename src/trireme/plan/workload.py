@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from trireme.graph import MicroBatch, ModelGraph
     from trireme.plan.layout import Layout
 
-PrecisionName = Literal["fp32", "bf16", "fp16", "bf16_pure", "fp8", "fp4"]
-"""``bf16``, ``fp16``: products in 16 bits, fp32 weights somewhere (the framework says where). ``bf16_pure``: nothing
-in fp32. ``fp8``, ``fp4``: as bf16 with the large products in 8 or 4 bits."""
+PrecisionName = Literal["fp32", "bf16", "fp16", "bf16_master", "fp16_master", "bf16_pure", "fp8", "fp4"]
+"""``bf16``, ``fp16``: products in 16 bits, fp32 weights somewhere (the framework says where). ``bf16_master``,
+``fp16_master``: 16-bit weights and gradients, fp32 copies in the optimizer. ``bf16_pure``: nothing in fp32. ``fp8``, ``fp4``: as bf16 with the large products in 8 or 4 bits."""
 
 OptimizerName = Literal["adamw", "adamw_bf16", "sgd", "momentum", "adafactor", "lion", "muon"]
 KernelSet = Literal["eager", "flash", "fused", "unflashed"]
@@ -73,6 +73,11 @@ class Workload:
         for key in ("global_batch_seqs", "seq_len"):
             if getattr(self, key) < 1:
                 raise LayoutError("layout.not_whole", key=key, value=getattr(self, key))
+
+    @property
+    def has_short_weights(self) -> bool:
+        """Whether the weights themselves, and so their gradients, have 16 bits whatever the framework."""
+        return self.precision in ("bf16_pure", "bf16_master", "fp16_master")
 
     @property
     def microbatch_seqs(self) -> int:

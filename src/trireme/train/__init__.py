@@ -9,7 +9,7 @@ from trireme.train.loop import Training, fit
 from trireme.train.measure import Decision, choose_precision, decision_from_json
 from trireme.train.microbatch import host_tensors, share_rows, take_rows
 from trireme.train.objective import Objective, call_module
-from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, set_lr
+from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, place_state, set_lr
 from trireme.train.pieces import FitResult, Pieces, Snapshot
 from trireme.train.precision import Policy, Precision, apply_precision, build_precision
 from trireme.train.ranks import RanksEngine
@@ -73,6 +73,7 @@ __all__ = [
     "group_parameters",
     "host_tensors",
     "lr_at",
+    "place_state",
     "plan_steps",
     "remove_compile",
     "restore_state",

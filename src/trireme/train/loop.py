@@ -157,7 +157,8 @@ class Training:
             self.fire("epoch_begin")
         self.fire("step_begin")
         seed_step(self.pieces.seed, step=step, device=self.stepper.device)
-        lr = lr_at(step, schedule=self.pieces.schedule)
+        # A step that was skipped has used up none of the schedule.
+        lr = lr_at(step - self.stepper.counters.num_skipped, schedule=self.pieces.schedule)
         result = self.stepper.step(batch, lr=lr, on_moment=self.moment)
         before = self.progress.num_seqs
         self.progress.step += 1

@@ -8,7 +8,7 @@ are decayed because a tied one is the output matrix as well and can't be both; w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from torch import nn
 from trireme.config import TrainSection
 from trireme.errors import TrainError
 from trireme.mesh import has_fused_optimizer
+from trireme.parallel import ChunkedOptimizer, Piece, StateHome, StochasticRounding
+from trireme.train.precision import Precision
 
 MATRICES = "matrices"
 VECTORS = "vectors"
@@ -86,10 +88,51 @@ def build_optimizer(module: nn.Module, section: TrainSection) -> torch.optim.Ada
     )
 
 
+def place_state(
+    optimizer: torch.optim.Optimizer,
+    *,
+    module: nn.Module,
+    precision: Precision,
+    home: StateHome | None = None,
+    seed: int = 0,
+    pieces: Callable[[], Mapping[str, Piece]] | None = None,
+) -> torch.optim.Optimizer:
+    """Give the optimizer its fp32 copies, its rounding or another place for its state, where any of it is wanted.
+
+    Args:
+        optimizer: Built on the module's parameters, without state.
+        module: In its number format.
+        precision: Says whether there are copies, and how weights are rounded.
+        home: Where state lives. Default: beside the weights.
+        seed: Of stochastic rounding.
+        pieces: What this rank holds of each parameter. Default: all of it.
+
+    Raises:
+        LayoutError: The optimizer can't be taken apart, or there is no room for its state.
+    """
+    if home is None and not precision.keeps_master and not precision.stochastic_rounding:
+        return optimizer
+    rounding = StochasticRounding(module, seed=seed, pieces=pieces) if precision.stochastic_rounding else None
+    # Where nothing of the format's own is wanted, state has the format that torch would give it.
+    return ChunkedOptimizer(
+        optimizer,
+        home=home,
+        keeps_master=precision.keeps_master,
+        rounding=rounding,
+        widens=precision.keeps_master or precision.stochastic_rounding,
+    )
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every group the learning rate; a group's ``lr_ratio``, if it has one, scales it."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_ratio", 1.0)
+
+
+def set_step(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Tell an optimizer that rounds at random which step this is."""
+    if isinstance(optimizer, ChunkedOptimizer):
+        optimizer.set_step(step)
 
 
 def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -102,7 +145,9 @@ def grad_norm(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return torch.zeros(())
-    return torch.nn.utils.get_total_norm(grads, foreach=True)
+    # A sum of squares needs more digits and a wider range than 16 bits have.
+    wide = torch.promote_types(grads[0].dtype, torch.float32)
+    return torch.linalg.vector_norm(torch.stack([norm.to(wide) for norm in torch._foreach_norm(grads, 2, dtype=wide)]))
 
 
 def scale_gradients(parameters: Sequence[torch.Tensor], *, factor: float) -> None:

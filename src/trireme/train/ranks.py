@@ -26,7 +26,9 @@ class RanksEngine:
     def __init__(self, model: ParallelModel) -> None:
         self.model = model
         layout = model.layout
-        self.keeps_casts = layout.zero < 3
+        # A cast that is kept belongs to the first micro-batch's graph: in later backwards its gradient comes only after
+        # FSDP has summed the block's, and would be lost.
+        self.keeps_casts = layout.zero == 0
         self.parts: int | None = layout.num_microbatches if layout.pp > 1 or layout.microbatches_per_step else None
 
     def first_row(self, num_seqs: int) -> int:

@@ -15,7 +15,7 @@ from torch import nn
 
 from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
 from trireme.errors import CheckpointError, TrainError
-from trireme.parallel import local_shard
+from trireme.parallel import ChunkedOptimizer, local_shard
 from trireme.train.rng import capture_rng, restore_rng
 from trireme.train.schedule import Schedule
 from trireme.train.step import Stepper
@@ -138,13 +138,18 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
         name: {key: value for key, value in state.get(parameter, {}).items() if not isinstance(value, torch.Tensor)}
         for name, parameter in parameters.items()
     }
-    without = [name for name, parameter in parameters.items() if not state.get(parameter)]
+    without = [name for name, parameter in parameters.items() if not _has_state(stepper.optimizer, parameter)]
     of_all = stepper.engine.merge([without, {name: values for name, values in scalars.items() if values}])
     return {
-        "kind": type(stepper.optimizer).__name__,
+        "kind": _kind(stepper.optimizer),
         "without_state": list(dict.fromkeys(name for names, _ in of_all for name in names)),
         "scalars": {name: values for _, found in of_all for name, values in found.items()},
     }
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """Name the arithmetic; where state lives may change from one attempt to the next."""
+    return optimizer.kind_name if isinstance(optimizer, ChunkedOptimizer) else type(optimizer).__name__
 
 
 def _is_bad(name: str, tensor: torch.Tensor) -> bool:
@@ -163,7 +168,7 @@ def _check_keys(state: Mapping[str, Any]) -> None:
 def _check_policy(state: Mapping[str, Any], *, stepper: Stepper) -> None:
     if state["precision"] != stepper.precision.policy:
         raise CheckpointError("train.precision_changed", old=state["precision"], new=stepper.precision.policy)
-    if (kind := type(stepper.optimizer).__name__) != state["optimizer"]["kind"]:
+    if (kind := _kind(stepper.optimizer)) != state["optimizer"]["kind"]:
         raise CheckpointError("train.optimizer_changed", old=state["optimizer"]["kind"], new=kind)
     if bool(state["scaler"]) != bool(stepper.scaler):
         raise CheckpointError("train.state_missing" if stepper.scaler else "train.state_unclaimed", names="scaler")
@@ -176,12 +181,28 @@ def _targets(state: Mapping[str, Any], *, stepper: Stepper) -> dict[str, torch.T
     if len(without) < len(parameters):
         _create_state(stepper.optimizer)
     for name in without & set(parameters):
-        stepper.optimizer.state.pop(parameters[name], None)
+        _drop_state(stepper.optimizer, parameters[name])
     return state_tensors(stepper)
+
+
+def _has_state(optimizer: torch.optim.Optimizer, parameter: Any) -> bool:
+    if isinstance(optimizer, ChunkedOptimizer):
+        return optimizer.has_stepped(parameter)
+    return bool(optimizer.state.get(parameter))
+
+
+def _drop_state(optimizer: torch.optim.Optimizer, parameter: Any) -> None:
+    if isinstance(optimizer, ChunkedOptimizer):
+        optimizer.forget(parameter)
+    else:
+        optimizer.state.pop(parameter, None)
 
 
 def _create_state(optimizer: torch.optim.Optimizer) -> None:
     """Have the optimizer make its state, by a step with zero gradients and zero rate: works for any kind."""
+    if isinstance(optimizer, ChunkedOptimizer):
+        optimizer.create_state()
+        return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0

@@ -18,12 +18,12 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
-from trireme.parallel import Moment
+from trireme.parallel import ChunkedOptimizer, Moment
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, fill_up, move, split_batch
 from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module, num_rows
-from trireme.train.optim import clip_factor, set_lr, step_scaled, trained_parameters
+from trireme.train.optim import clip_factor, place_state, set_lr, set_step, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
 from trireme.train.step_result import Outcome, StepCounters, StepResult
 
@@ -54,8 +54,8 @@ class Stepper:
             print(report.loss, report.grad_norm)
 
     Args:
-        module: Any module, already on its device; with ``bf16_pure``, already cast.
-        optimizer: Any torch optimizer over its parameters.
+        module: Any module, already on its device; where weights have 16 bits, already cast.
+        optimizer: Any torch optimizer over its parameters; with a ``*_master`` policy it gets fp32 copies here.
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Default: next-token cross-entropy over
             ``batch["labels"]``.
         count_fn: What a batch's loss is summed over; default: the labels that aren't -100.
@@ -89,7 +89,6 @@ class Stepper:
         engine: Engine | None = None,
     ) -> None:
         self.module = module
-        self.optimizer = optimizer
         self.device = next(module.parameters()).device
         self.objective = build_objective(
             loss_fn=loss_fn, count_fn=count_fn, loss_reduction=loss_reduction, auxiliary=auxiliary, call=call
@@ -97,6 +96,7 @@ class Stepper:
         self.precision = (
             precision if isinstance(precision, Precision) else build_precision(precision, device=self.device)
         )
+        self.optimizer = _placed(optimizer, module=module, precision=self.precision)
         self.clip_grad_norm = clip_grad_norm
         self.microbatch_seqs = microbatch_seqs
         self.on_nonfinite = on_nonfinite
@@ -104,7 +104,7 @@ class Stepper:
         self.engine = engine or OneDevice()
         self.scaler = self.precision.build_scaler()
         self.counters = StepCounters()
-        self._rounding = RoundingWatch(optimizer) if self.precision.policy == "bf16_pure" else None
+        self._rounding = RoundingWatch(self.optimizer) if self.precision.loses_updates else None
         self._buffer_names = _persistent_buffers(module)
 
     def __call__(self, batch: Batch | Mapping[str, Any], *, lr: float | None = None) -> StepResult:
@@ -295,6 +295,7 @@ class Stepper:
         """Unscale and clip in one factor, here and nowhere else, and let the optimizer step."""
         scale = self.scaler.scale if self.scaler else 1.0
         factor = clip_factor(norm, limit=self.clip_grad_norm) / scale
+        set_step(self.optimizer, self.counters.num_steps)
         if self._rounding is None:
             step_scaled(self.optimizer, factor=factor)
             return {}
@@ -327,6 +328,13 @@ def build_objective(
         loss_reduction=loss_reduction,
         auxiliary=auxiliary,
     )
+
+
+def _placed(optimizer: torch.optim.Optimizer, *, module: nn.Module, precision: Precision) -> torch.optim.Optimizer:
+    """Give a plain optimizer what the policy wants; one that was given a place for its state has all of it."""
+    if isinstance(optimizer, ChunkedOptimizer):
+        return optimizer
+    return place_state(optimizer, module=module, precision=precision)
 
 
 def _persistent_buffers(module: nn.Module) -> tuple[str, ...]:

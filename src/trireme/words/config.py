@@ -177,13 +177,23 @@ TEXTS: dict[str, Text] = {
         "的乘积整除；请改用 train.microbatch_seqs。",
     ),
     "o2_read": Text(
-        en="{place}: {words} is read as {key} = {value}: 16-bit compute with fp32 master weights; norms and the loss "
-        "stay in fp32, which is at least as exact as O2.",
-        zh="{place}：{words} 按 {key} = {value} 处理：16 位计算，主权重为 fp32；归一化和损失保持 fp32，精度不低于 O2。",
+        en="{place}: {words} is read as {key} = {value}: 16-bit weights, fp32 master weights in the optimizer; norms' "
+        "statistics and the loss are computed in fp32.",
+        zh="{place}：{words} 按 {key} = {value} 处理：权重为 16 位，优化器保存 fp32 主权重；归一化的统计量和损失以 fp32 计算。",
     ),
     "not_level": Text(
-        en="{key} = {value} is not a level; O0 is fp32, O1 and O2 are mixed precision with fp32 master weights.",
-        zh="{key} = {value} 不是有效的级别；O0 为 fp32，O1、O2 为主权重 fp32 的混合精度。",
+        en="{key} = {value} is not a level; O0 is fp32, O1 mixed precision with fp32 weights, O2 16-bit weights with fp32 "
+        "master weights in the optimizer.",
+        zh="{key} = {value} 不是有效的级别；O0 为 fp32，O1 为权重 fp32 的混合精度，O2 为 16 位权重、优化器保存 fp32 主权重。",
+    ),
+    "not_boolean": Text(
+        en="{key} takes true or false, not {value}.",
+        zh="{key} 应当是 true 或 false，而不是 {value}。",
+    ),
+    "master_needed": Text(
+        en="{word} does not go with {policy} weights here: only bf16 at level O2 trains without fp32 master weights "
+        "(precision.policy = bf16_pure).",
+        zh="{word} 不能与 {policy} 搭配：只有 O2 级的 bf16 可以不要 fp32 主权重（precision.policy = bf16_pure）。",
     ),
     "not_switch": Text(
         en="{key} takes true, false or {{enabled: true}}, not {value}; here the format is precision.policy.",
@@ -271,10 +281,6 @@ TEXTS: dict[str, Text] = {
         en="{key} is not read: the device is the accelerator that is there, else the CPU; hide one with "
         "CUDA_VISIBLE_DEVICES=.",
         zh="不读取 {key}：有加速器就用加速器，否则用 CPU；要隐藏加速器请设置 CUDA_VISIBLE_DEVICES=。",
-    ),
-    "not_tf32": Text(
-        en="{key} is not read; precision.policy says the number format.",
-        zh="不读取 {key}；数值格式由 precision.policy 决定。",
     ),
     "not_preprocessed": Text(
         en="{key} names tokenised files of another tool, which are not read; give the texts as data.sources.",

@@ -40,4 +40,12 @@ TEXTS = {
         en="optimizer.step() came before the first train_step; there are no gradients.",
         zh="optimizer.step() 先于第一次 train_step 调用；还没有梯度。",
     ),
+    "no_level": Text(
+        en="amp_configs.level = {level} is not a level; O1 computes in 16 bits, O2 keeps the weights in 16 bits too.",
+        zh="amp_configs.level = {level} 不是有效的级别；O1 以 16 位计算，O2 连权重也用 16 位。",
+    ),
+    "master_needed": Text(
+        en="amp_configs with {dtype} weights need fp32 master weights; leave out use_master_weight, or take bfloat16.",
+        zh="amp_configs 使用 {dtype} 权重时必须保存 fp32 主权重；请去掉 use_master_weight，或改用 bfloat16。",
+    ),
 }

@@ -44,6 +44,16 @@ TEXTS: dict[str, Text] = {
         "model.train_step first, then step() without one",
         zh="{name}.step 收到了闭包，它会在布局之外执行前向与反向；请先调用 model.train_step，再调用不带参数的 step()",
     ),
+    "chunked_whole": Text(
+        en="{name} mixes the elements of a tensor, so it can't step on fp32 copies or offloaded state stretch by stretch; "
+        "take AdamW or another elementwise optimizer, or precision.policy=bf16 and offload.optimizer=none",
+        zh="{name} 会混合张量内的元素，无法分段作用于 fp32 主权重或已卸载的状态；请改用 AdamW 等逐元素的优化器，"
+        "或设 precision.policy=bf16、offload.optimizer=none",
+    ),
+    "chunked_stepped": Text(
+        en="{name} has state already; give it its fp32 copies or another place for its state before its first step",
+        zh="{name} 已有状态；请在第一步之前为它设置 fp32 主权重或状态的存放位置",
+    ),
     "optimizer_group": Text(
         en="{name} can't take another parameter group once it serves a spread model; build it with all groups first",
         zh="{name} 已用于分布后的模型，不能再添加参数组；请在构建时给出全部参数组",

@@ -58,10 +58,18 @@ TEXTS: dict[str, Text] = {
     ),
     "bf16_pure": Text(
         en="bf16_pure keeps no fp32 copy of the weights: updates smaller than bf16's spacing are lost (the share is "
-        "reported as it goes; norms near 1.0 hardly move). policy=bf16 avoids it.",
+        "reported as it goes; norms near 1.0 hardly move). precision.policy=bf16_master or "
+        "precision.stochastic_rounding=true avoids it.",
         zh="bf16_pure 不保留 fp32 主权重：小于 bf16 间距的更新会丢失（训练中会报告所占比例；接近 1.0 "
-        "的归一化权重几乎不动）。"
-        "用 policy=bf16 可避免。",
+        "的归一化权重几乎不动）。用 precision.policy=bf16_master 或 precision.stochastic_rounding=true 可避免。",
+    ),
+    "no_tf32": Text(
+        en="precision.tf32=true has no effect: {device} has no TF32; fp32 products stay whole.",
+        zh="precision.tf32=true 不起作用：{device} 没有 TF32，fp32 乘法保持完整精度。",
+    ),
+    "no_torchao": Text(
+        en="precision.policy=fp8 needs torchao, which is not installed: pip install 'trireme[fp8]', or take bf16.",
+        zh="precision.policy=fp8 需要 torchao，目前未安装：请执行 pip install 'trireme[fp8]'，或改用 bf16。",
     ),
     "frozen": Text(
         en="Updates lost to bf16 rounding, by group: {shares} of the elements.",
