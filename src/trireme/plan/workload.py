@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PrecisionName = Literal["fp32", "bf16", "fp16", "bf16_master", "fp16_master", "bf16_pure", "fp8", "fp4"]
 """``bf16``, ``fp16``: products in 16 bits, fp32 weights somewhere (the framework says where). ``bf16_master``,
-``fp16_master``: 16-bit weights and gradients, fp32 copies in the optimizer. ``bf16_pure``: nothing in fp32. ``fp8``, ``fp4``: as bf16 with the large products in 8 or 4 bits."""
+``fp16_master``: 16-bit weights and gradients, fp32 copies in the optimizer. ``bf16_pure``: nothing in fp32. ``fp8``,
+``fp4``: as bf16 with the large products in 8 or 4 bits."""
 
 OptimizerName = Literal["adamw", "adamw_bf16", "sgd", "momentum", "adafactor", "lion", "muon"]
 KernelSet = Literal["eager", "flash", "fused", "unflashed"]

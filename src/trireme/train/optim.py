@@ -147,7 +147,9 @@ def grad_norm(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.zeros(())
     # A sum of squares needs more digits and a wider range than 16 bits have.
     wide = torch.promote_types(grads[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.stack([norm.to(wide) for norm in torch._foreach_norm(grads, 2, dtype=wide)]))
+    norms = [norm.to(wide) for norm in torch._foreach_norm(grads, 2, dtype=wide)]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 def scale_gradients(parameters: Sequence[torch.Tensor], *, factor: float) -> None:
