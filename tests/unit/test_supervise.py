@@ -158,10 +158,10 @@ def test_faults_are_read_and_what_is_unknown_is_refused(monkeypatch: pytest.Monk
             parse_faults(text)
     from trireme.supervise import strike
 
-    monkeypatch.setitem(os.environ, "TRIREME_FAULT", "bit_flip@step=4,rank=0")
-    assert strike("committed", step=3) is None
-    assert strike("shard", step=4) is None
-    found = strike("committed", step=4)
+    monkeypatch.setitem(os.environ, "TRIREME_FAULT", "nan@step=4,rank=0")
+    assert strike("gradient", step=3) is None
+    assert strike("save", step=4) is None
+    found = strike("gradient", step=4)
     assert found is not None
-    assert found.name == "bit_flip"
-    assert strike("committed", step=4) is None, "once"
+    assert found.name == "nan"
+    assert strike("gradient", step=4) is None, "once"

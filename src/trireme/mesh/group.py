@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from trireme.errors import LayoutError
 from trireme.mesh.compute import collective_backend
 from trireme.mesh.launch import LaunchEnvironment
-from trireme.supervise import beat
+from trireme.supervise import beat, strike
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """How long a rank waits for others in one collective: longer than any step, shorter than anyone's patience."""
@@ -50,10 +50,11 @@ def join_ranks(launch: LaunchEnvironment, *, device: torch.device, timeout_s: fl
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout, device_id=bound)
         return
     beat("joining")
+    lost = strike("init") is not None  # a fault made on purpose: this rank looks for the others where nobody is
     try:
         dist.init_process_group(
             backend,
-            init_method="env://" if launch.store_file is None else f"file://{Path(launch.store_file).resolve()}",
+            init_method="env://" if launch.store_file is None else _store_url(launch.store_file, lost=lost),
             rank=launch.rank,
             world_size=launch.world_size,
             timeout=timeout,
@@ -63,3 +64,7 @@ def join_ranks(launch: LaunchEnvironment, *, device: torch.device, timeout_s: fl
         reason = str(error).splitlines()[0]
         raise LayoutError("mesh.no_group", rank=launch.rank, world=launch.world_size, reason=reason) from error
     beat("preparing")
+
+
+def _store_url(path: str, *, lost: bool) -> str:
+    return f"file://{Path(path).resolve()}{'.lost' if lost else ''}"

@@ -5,13 +5,15 @@ from trireme.supervise.failure import Failure, is_lost_connection, kind_of, reco
 from trireme.supervise.fault import MOMENT_OF, Fault, parse_faults, strike
 from trireme.supervise.place import Place
 from trireme.supervise.policy import TABLE, Budget, Decision, History, decide, parse_budget
-from trireme.supervise.pulse import beat, is_supervised
+from trireme.supervise.pulse import Beat, beat, is_supervised, read_pulse
+from trireme.supervise.session import kill_sessions
 from trireme.supervise.supervisor import Terms, supervise
 from trireme.supervise.watch import Patience
 
 __all__ = [
     "MOMENT_OF",
     "TABLE",
+    "Beat",
     "Budget",
     "Decision",
     "Failure",
@@ -25,9 +27,11 @@ __all__ = [
     "decide",
     "is_lost_connection",
     "is_supervised",
+    "kill_sessions",
     "kind_of",
     "parse_budget",
     "parse_faults",
+    "read_pulse",
     "record_failure",
     "strike",
     "supervise",

@@ -17,7 +17,7 @@ from trireme.errors import ConfigError
 
 FAULT_VARIABLE = "TRIREME_FAULT"
 
-Moment = Literal["init", "step", "data", "gradient", "weights", "shard", "manifest", "commit", "committed"]
+Moment = Literal["init", "step", "data", "gradient", "weights", "save"]
 
 MOMENT_OF: Mapping[str, Moment] = {
     "kill": "step",
@@ -32,15 +32,8 @@ MOMENT_OF: Mapping[str, Moment] = {
     "spike": "gradient",
     "bad_batch": "data",
     "bit_flip_weights": "weights",
-    "kill_in_save": "shard",
-    "stop_in_save": "shard",
-    "slow_writer": "shard",
-    "failing_writer": "shard",
-    "full_disk": "shard",
-    "torn_write": "manifest",
-    "bit_flip": "committed",
-    "truncated": "committed",
-    "missing": "committed",
+    "kill_in_save": "save",
+    "stop_in_save": "save",
 }
 """Every fault, and the moment at which it strikes."""
 
@@ -132,7 +125,7 @@ def strike(moment: Moment, *, step: int | None = None) -> Fault | None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop" | "stop_at_start" | "stop_in_save":
             os.kill(os.getpid(), signal.SIGSTOP)
-        case "slow" | "slow_writer":
+        case "slow":
             time.sleep(fault.settings.get("seconds", 2.0))
         case "deadlock":
             time.sleep(fault.settings.get("seconds", 3600.0))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from trireme.supervise import is_supervised
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_OF_SLURM = "SLURM_JOB_ID"
+"""Where Slurm runs the process, its warning before the end of the time is SIGUSR1."""
 
 
 class Interrupt:
@@ -32,6 +37,9 @@ class Interrupt:
 def catch_interrupts(*, notice: Callable[[], None]) -> Iterator[Interrupt]:
     """Yield an Interrupt that the first signal sets; ``notice`` is called then.
 
+    Under a supervisor a second signal changes nothing: the same one may come from it and from a scheduler, and the
+    supervisor ends at once whoever has to.
+
     Outside the main thread Python delivers no signals: the Interrupt is then never set.
     """
     interrupt = Interrupt()
@@ -41,11 +49,14 @@ def catch_interrupts(*, notice: Callable[[], None]) -> Iterator[Interrupt]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if interrupt.requested:
+            if is_supervised():
+                return
             raise KeyboardInterrupt
         interrupt.signal_number = number
         notice()
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    numbers = (*_SIGNALS, signal.SIGUSR1) if _OF_SLURM in os.environ else _SIGNALS
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield interrupt
     finally:
