@@ -180,8 +180,8 @@ def test_a_manifest_that_contradicts_itself_is_refused(root, change):
 
 
 def test_a_format_of_the_future_is_refused_with_its_version(root):
-    _forge(root / "step-2", lambda payload: payload.update(format_version=2))
-    with pytest.raises(CheckpointError, match=r"format version 2.*reads up to 1"):
+    _forge(root / "step-2", lambda payload: payload.update(format_version=3))
+    with pytest.raises(CheckpointError, match=r"format version 3.*reads up to 2"):
         open_checkpoint(root / "step-2")
 
 

@@ -1,6 +1,7 @@
 """Restoring: strict, in place, and from any number of pieces."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from trireme.checkpoint import (
 from trireme.checkpoint.folder import new_save_id
 from trireme.checkpoint.manifest import format_manifest, parse_manifest
 from trireme.checkpoint.record import Manifest, TensorRecord
-from trireme.checkpoint.shard import ShardEntry, write_shard
+from trireme.checkpoint.shard import tensor_entry, write_shard
 from trireme.errors import CheckpointError
 
 
@@ -144,7 +145,7 @@ def _write_sharded(folder, tensors, cuts):
     written = []
     for i in range(num_shards):
         entries = [
-            ShardEntry(name=name, ranges=pieces[i], values=_cut(tensors[name], pieces[i]))
+            replace(tensor_entry(name, _cut(tensors[name], pieces[i])), ranges=pieces[i])
             for name, pieces in cuts.items()
             if i < len(pieces)
         ]
@@ -154,7 +155,7 @@ def _write_sharded(folder, tensors, cuts):
             name=name,
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
-            slices=tuple(shard.slices[name] for shard in written if name in shard.slices),
+            slices=tuple(piece for shard in written for owner, piece in shard.slices if owner == name),
         )
         for name, tensor in tensors.items()
     }

@@ -147,15 +147,11 @@ class Diary(trireme.Callback):
 def test_callbacks_hear_of_each_moment_in_order(settings):
     diary = Diary()
     trireme.run(settings, callbacks=[diary])
-    assert diary.moments == [
-        ("begin", 0),
-        ("save", 2),
-        ("evaluate", 3),
-        ("save", 4),
-        ("evaluate", 6),
-        ("save", 6),
-        ("end", 6),
-    ]
+    moments = [moment for moment in diary.moments if moment[0] != "save"]
+    assert moments == [("begin", 0), ("evaluate", 3), ("evaluate", 6), ("end", 6)]
+    # A save is told when it is durable, which may be a few steps later; the last one before the end.
+    assert [name for name, _ in diary.moments].count("save") == 3
+    assert diary.moments[-2:] == [("save", 6), ("end", 6)]
 
 
 def test_a_callback_stops_the_run_which_then_goes_on(settings):

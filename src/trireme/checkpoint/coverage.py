@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from trireme.checkpoint.record import Ranges, TensorRecord
+from trireme.checkpoint.record import DimRanges, Ranges, TensorRecord
 
 
 def check_coverage(tensor: TensorRecord) -> None:
@@ -15,6 +15,8 @@ def check_coverage(tensor: TensorRecord) -> None:
             raise ValueError(f"ranges of {tensor.name!r}")
         for ranges, size in zip(piece.ranges, tensor.shape, strict=True):
             _check_dim(tensor.name, ranges, size)
+    if len(tensor.slices) == 1 and tensor.slices[0].shape == tensor.shape:
+        return
     covered = sum(math.prod(piece.shape) for piece in tensor.slices)
     if covered != math.prod(tensor.shape):
         raise ValueError(f"{tensor.name!r}: {covered} / {math.prod(tensor.shape)}")
@@ -23,12 +25,7 @@ def check_coverage(tensor: TensorRecord) -> None:
             raise ValueError(f"overlap in {tensor.name!r}")
 
 
-def full_ranges(shape: tuple[int, ...]) -> Ranges:
-    """Return the ranges of a slice that is the whole tensor."""
-    return tuple(((0, size),) for size in shape)
-
-
-def _check_dim(name: str, ranges: tuple[tuple[int, int], ...], size: int) -> None:
+def _check_dim(name: str, ranges: DimRanges, size: int) -> None:
     end = 0
     for start, length in ranges:
         if start < end or start + length > size:

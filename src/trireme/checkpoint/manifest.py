@@ -21,7 +21,7 @@ from trireme.checkpoint.stored_type import STORED_TYPES
 from trireme.errors import CheckpointError
 
 FORMAT = "trireme-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 COPY_NAME = "manifest.copy.json"
 
@@ -34,7 +34,8 @@ def format_manifest(manifest: Manifest) -> bytes:
     encoded = encode_state(manifest.state)
     payload = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        # The older version wherever it says all there is, so that an older Trireme reads it.
+        "format_version": 2 if any(shard.save_id for shard in manifest.shards.values()) else 1,
         "save_id": manifest.save_id,
         "run_id": manifest.run_id,
         "step": manifest.step,
@@ -70,7 +71,7 @@ def parse_manifest(data: bytes, *, path: Path) -> Manifest:
         raise CheckpointError("checkpoint.manifest_damaged", path=path) from error
     version = payload.get("format_version")
     # A dict, not a chain of ifs: a reader stays here for every version that was ever written.
-    reader = {1: _read_v1}.get(version) if type(version) is int else None
+    reader = {1: _read_fields, 2: _read_fields}.get(version) if type(version) is int else None
     if payload.get("format") != FORMAT or reader is None:
         raise CheckpointError("checkpoint.version", path=path, found=version, known=FORMAT_VERSION)
     try:
@@ -86,7 +87,9 @@ def _refuse(constant: str) -> None:
 
 
 def _shard_json(shard: ShardRecord) -> dict[str, Any]:
-    return {"size_bytes": shard.size_bytes, "header_bytes": shard.header_bytes, "header_xxh3": shard.header_xxh3}
+    own = {"save_id": shard.save_id} if shard.save_id else {}
+    sizes = {"size_bytes": shard.size_bytes, "header_bytes": shard.header_bytes}
+    return {**sizes, "header_xxh3": shard.header_xxh3, **own}
 
 
 def _tensor_json(tensor: TensorRecord) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def _slice_json(piece: SliceRecord) -> dict[str, Any]:
     }
 
 
-def _read_v1(payload: dict[str, Any]) -> Manifest:
+def _read_fields(payload: dict[str, Any]) -> Manifest:
     if hash_state(payload["state"]) != payload["state_xxh3"]:
         raise ValueError("state_xxh3")
     tensors = {name: _read_tensor(name, entry) for name, entry in payload["tensors"].items() if "same_as" not in entry}
@@ -141,6 +144,7 @@ def _read_shard(name: str, entry: dict[str, Any]) -> ShardRecord:
         size_bytes=_whole(entry["size_bytes"]),
         header_bytes=_whole(entry["header_bytes"]),
         header_xxh3=_text(entry["header_xxh3"]),
+        save_id=_text(entry["save_id"]) if "save_id" in entry else None,
     )
 
 

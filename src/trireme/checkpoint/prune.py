@@ -18,19 +18,21 @@ def prune_checkpoints(
     *,
     keep_last: int,
     keep_best: bool,
+    keep_every: int | None = None,
     run_id: str = "",
     notice: Callable[[str], None] = warnings.warn,
 ) -> list[Path]:
     """Delete what is not to be kept and return the paths that are gone.
 
     Kept are the last ``keep_last`` good ones by order of saving, the one with the lowest ``eval_loss`` if
-    asked, every damaged one (it may be wanted for study) and every one of another run. Folders of saves
-    whose process is dead go too.
+    asked, those whose step is a multiple of ``keep_every``, every damaged one (it may be wanted for study) and every
+    one of another run. Folders of saves whose process is dead go too.
 
     Args:
         root: Folder of the run's checkpoints.
         keep_last: How many of the newest to keep, at least 1.
         keep_best: Whether to keep the best as well.
+        keep_every: Keep those of every so many steps for good.
         run_id: The run whose checkpoints these are, as given to ``save_checkpoint``.
         notice: Told about a folder that could not be deleted.
     """
@@ -43,6 +45,8 @@ def prune_checkpoints(
     keep = {info.path for info in good[-keep_last:]} | {info.path for info in complete[-1:]}
     if keep_best:
         keep |= {info.path for info in _best(good)}
+    if keep_every is not None:
+        keep |= {info.path for info in good if info.step % keep_every == 0}
     doomed = [info.path for info in complete if info.path not in keep] if good else []
     return [path for path in doomed + _leftovers(root) if _delete(path, notice)]
 

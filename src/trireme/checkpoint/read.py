@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.checkpoint.folder import step_folders
 from trireme.checkpoint.manifest import COPY_NAME, MANIFEST_NAME, parse_manifest
+from trireme.checkpoint.ranges import full_ranges
 from trireme.checkpoint.record import Manifest, Ranges, SliceRecord, TensorRecord
-from trireme.checkpoint.shard import bytes_of, check_shard, check_slice, read_slice
+from trireme.checkpoint.scatter import read_slice_into
+from trireme.checkpoint.shard import check_shard, check_slice
 from trireme.errors import CheckpointError
 from trireme.words import say
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A committed checkpoint; tensors are read one at a time, each checked against its hash."""
+    """A committed checkpoint; tensors are read a part at a time. ``verified``: every byte was hashed already."""
 
     path: Path
     manifest: Manifest
+    verified: bool = False
 
     @property
     def step(self) -> int:
@@ -68,14 +70,22 @@ class Checkpoint:
 
         record = self._record(name)
         whole = torch.empty(record.shape, dtype=self.dtype(name))
-        for piece in record.slices:
-            if piece.shape == record.shape:
-                read_slice(self.path, name, piece, bytes_of(whole))
-                continue
-            block = torch.empty(piece.shape, dtype=whole.dtype)
-            read_slice(self.path, name, piece, bytes_of(block))
-            _place(block, whole, piece.ranges)
+        self.read_into(name, whole)
         return whole
+
+    def read_into(self, name: str, target: torch.Tensor, *, ranges: Ranges | None = None) -> None:
+        """Fill ``target``, on any device, with the part of a tensor that ``ranges`` names; default: all of it.
+
+        Reads what it needs and, beside the target, holds a few megabytes at most. If the checkpoint wasn't verified
+        when it was opened, slices are read whole and hashed on the way.
+
+        Raises:
+            CheckpointError: There is no tensor of that name, or its bytes aren't those that were saved.
+        """
+        record = self._record(name)
+        wanted = full_ranges(record.shape) if ranges is None else ranges
+        for piece in record.slices:
+            read_slice_into(self.path, name, piece, target, ranges=wanted, check=not self.verified)
 
     def first_names(self) -> dict[str, str]:
         """Return for every name the name that it is tied to, mostly itself."""
@@ -104,10 +114,27 @@ def open_checkpoint(path: Path, *, verify: bool = True, notice: Callable[[str], 
     manifest = read_manifest(path, notice=notice)
     for shard in manifest.shards.values():
         check_shard(path, shard, save_id=manifest.save_id)
+    checkpoint = Checkpoint(path=path, manifest=manifest, verified=verify)
     if verify:
-        for name, piece in _slices(manifest):
-            check_slice(path, name, piece)
-    return Checkpoint(path=path, manifest=manifest)
+        check_slices(checkpoint)
+    return checkpoint
+
+
+def check_slices(checkpoint: Checkpoint, *, part: int = 0, num_parts: int = 1) -> None:
+    """Hash all tensors, or one of so many parts of about as many bytes, for ranks that share the work.
+
+    Raises:
+        CheckpointError: One is damaged.
+    """
+    pieces = _slices(checkpoint.manifest)
+    total_bytes = sum(piece.size_bytes for _, piece in pieces)
+    first, last = total_bytes * part // num_parts, total_bytes * (part + 1) // num_parts
+    done_bytes = 0
+    for name, piece in pieces:
+        # Each slice belongs to the part where its first byte lies; an empty one has nothing to be damaged.
+        if first <= done_bytes < last:
+            check_slice(checkpoint.path, name, piece)
+        done_bytes += piece.size_bytes
 
 
 def read_manifest(folder: Path, *, notice: Callable[[str], None]) -> Manifest:
@@ -159,16 +186,3 @@ def _slices(manifest: Manifest) -> list[tuple[str, SliceRecord]]:
         for piece in record.slices
     ]
     return sorted(pieces, key=lambda pair: (pair[1].file, pair[1].offset_bytes))
-
-
-def _place(block: torch.Tensor, whole: torch.Tensor, ranges: Ranges) -> None:
-    """Copy a block to its ranges of the whole tensor, which may be several in a dimension."""
-    for corner in itertools.product(*(_with_offsets(dim) for dim in ranges)):
-        inside = tuple(slice(start, start + length) for start, _, length in corner)
-        outside = tuple(slice(start, start + length) for _, start, length in corner)
-        whole[outside] = block[inside]
-
-
-def _with_offsets(dim: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int]]:
-    starts = itertools.accumulate((length for _, length in dim), initial=0)
-    return [(inner, outer, length) for inner, (outer, length) in zip(starts, dim, strict=False)]

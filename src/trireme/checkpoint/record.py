@@ -1,5 +1,7 @@
 """What a manifest is made of. Version 1 allows any number of shards and slices:
 
+Version 2 adds shards that an earlier save of the run wrote: the very file, linked into this folder.
+
 tensor = global shape + dtype + slices          (or: the same as another tensor)
 slice  = shard file + byte range + hash + ranges, for every dimension of the global tensor a list
          of (offset, length); the slice is their product, row-major. A tensor-parallel shard of a
@@ -12,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Ranges = tuple[tuple[tuple[int, int], ...], ...]
+DimRanges = tuple[tuple[int, int], ...]
+"""The (offset, length) stretches of one dimension."""
+
+Ranges = tuple[DimRanges, ...]
 """For every dimension of the global tensor, the (offset, length) ranges that a slice covers."""
 
 
@@ -46,12 +51,13 @@ class TensorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecord:
-    """A shard file: its length, and the hash of its header."""
+    """A shard file: its length, and the hash of its header; with the save that wrote it, if that was an earlier one."""
 
     file: str
     size_bytes: int
     header_bytes: int
     header_xxh3: str
+    save_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def restore_tensors(checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor],
     with torch.no_grad():
         for name, target in targets.items():
             if firsts[name] == name:
-                target.copy_(checkpoint.tensor(name))
+                checkpoint.read_into(name, target)
 
 
 def weights_only(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -6,41 +6,43 @@ an older checkpoint are never touched, so a kill at any moment costs at most the
 
 from __future__ import annotations
 
-import errno
-import os
-import platform
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trireme.checkpoint.coverage import full_ranges
-from trireme.checkpoint.folder import commit_folder, new_save_id, step_folders, sync_folder
-from trireme.checkpoint.manifest import COPY_NAME, MANIFEST_NAME, format_manifest
-from trireme.checkpoint.read import read_manifest
-from trireme.checkpoint.record import Manifest, TensorRecord
-from trireme.checkpoint.shard import ShardEntry, WrittenShard, write_shard
+from trireme.checkpoint.commit import (
+    blank_manifest,
+    check_space,
+    commit_save,
+    fill_manifest,
+    make_root,
+    needed_bytes,
+    next_in_line,
+    no_space,
+    older_manifests,
+    write_manifests,
+)
+from trireme.checkpoint.deal import TensorNote
+from trireme.checkpoint.errno_kind import FULL_ERRORS, HOPELESS_ERRORS
+from trireme.checkpoint.folder import new_save_id
+from trireme.checkpoint.piece import check_tensors
+from trireme.checkpoint.record import Manifest
+from trireme.checkpoint.shard import ShardEntry, tensor_entry, write_shard
 from trireme.checkpoint.state_json import encode_state
-from trireme.checkpoint.stored_type import STORED_TYPES
 from trireme.checkpoint.tie import first_names
 from trireme.errors import CheckpointError
-from trireme.units import format_bytes
 from trireme.words import say
 
 if TYPE_CHECKING:
     import torch
 
 _SHARD_NAME = "shard-00000.safetensors"
-_BYTES_PER_NAME = 1024
-"""Manifest, its copy and the shard's header take about this much for a tensor: for the space foreseen."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_HOPELESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class SaveStage(Enum):
@@ -105,16 +107,14 @@ def save_checkpoint(
             or a piece of state has no exact form, or the step is another run's.
     """
     root = Path(root)
-    _check_tensors(tensors)
+    check_tensors(tensors)
     encode_state(state)
     encode_state(dict(metrics), "metrics")
     target = root / f"step-{step}"
-    _make_root(root)
-    older = _manifests(root)
-    _check_target(target, older, run_id)
-    _check_space(root, tensors)
-    manifest = _blank_manifest(step=step, state=state, metrics=metrics, run_id=run_id, layout=layout, finite=finite)
-    manifest = replace(manifest, sequence=1 + max((each.sequence for each in older.values()), default=0))
+    make_root(root)
+    blank = blank_manifest(step=step, state=state, metrics=metrics, run_id=run_id, layout=layout, finite=finite)
+    manifest = next_in_line(blank, target=target, older=older_manifests(root))
+    check_space(root, _needed_bytes(tensors))
     job = _Job(root=root, target=target, tensors=tensors, manifest=manifest, hook=hook)
     return _save_with_retries(job, max_retries=max_retries, backoff_s=backoff_s, notice=notice)
 
@@ -125,9 +125,9 @@ def _save_with_retries(job: _Job, *, max_retries: int, backoff_s: float, notice:
             _save_once(job, attempt)
             return job.target
         except OSError as error:
-            if error.errno in _FULL:
-                raise _no_space(job.root, needed_bytes=_needed_bytes(job.tensors)) from error
-            if error.errno in _HOPELESS:
+            if error.errno in FULL_ERRORS:
+                raise no_space(job.root, needed=_needed_bytes(job.tensors)) from error
+            if error.errno in HOPELESS_ERRORS:
                 raise CheckpointError("checkpoint.unwritable", path=job.root, reason=error.strerror) from error
             if attempt == max_retries:
                 raise CheckpointError(
@@ -149,19 +149,11 @@ def _save_once(job: _Job, attempt: int) -> None:
         job.hook(SaveStage.BEFORE_SHARD, folder)
         shard = write_shard(folder / _SHARD_NAME, _entries(job.tensors), save_id=save_id)
         job.hook(SaveStage.BEFORE_MANIFEST, folder)
-        manifest = replace(
-            job.manifest,
-            save_id=save_id,
-            save_retries=attempt,
-            shards={shard.record.file: shard.record},
-            tensors=_records(job.tensors, shard),
-        )
-        text = format_manifest(manifest)
-        _write_file(folder / COPY_NAME, text)
-        _write_file(folder / MANIFEST_NAME, text)
-        sync_folder(folder)
+        notes = _notes(job.tensors)
+        manifest = fill_manifest(job.manifest, save_id=save_id, retries=attempt, tensors=notes, shards=[shard])
+        write_manifests(folder, manifest)
         job.hook(SaveStage.BEFORE_COMMIT, folder)
-        commit_folder(folder, job.target, save_id)
+        commit_save(folder, job.target, manifest)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -169,121 +161,21 @@ def _save_once(job: _Job, attempt: int) -> None:
 
 def _entries(tensors: Mapping[str, torch.Tensor]) -> list[ShardEntry]:
     firsts = first_names(tensors)
+    return [tensor_entry(name, tensor) for name, tensor in tensors.items() if firsts[name] == name]
+
+
+def _notes(tensors: Mapping[str, torch.Tensor]) -> list[TensorNote]:
     return [
-        ShardEntry(name=name, ranges=full_ranges(tuple(tensor.shape)), values=tensor)
-        for name, tensor in tensors.items()
-        if firsts[name] == name
-    ]
-
-
-def _records(tensors: Mapping[str, torch.Tensor], shard: WrittenShard) -> dict[str, TensorRecord]:
-    records = {}
-    for name, first in first_names(tensors).items():
-        records[name] = TensorRecord(
+        TensorNote(
             name=name,
             shape=tuple(tensors[name].shape),
             dtype=str(tensors[name].dtype).removeprefix("torch."),
-            slices=(shard.slices[first],),
             same_as=first if first != name else None,
         )
-    return records
-
-
-def _blank_manifest(
-    *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float], run_id: str, layout: str, finite: bool
-) -> Manifest:
-    import torch
-
-    import trireme
-
-    return Manifest(
-        save_id="",
-        run_id=run_id,
-        step=step,
-        sequence=0,
-        created_at_s=time.time(),
-        layout=layout,
-        finite=finite,
-        save_retries=0,
-        versions={
-            "trireme": trireme.__version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-        metrics={name: float(value) for name, value in metrics.items()},
-        state=state,
-        shards={},
-        tensors={},
-    )
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _manifests(root: Path) -> dict[Path, Manifest]:
-    """Return the manifests of the root's checkpoints that can be read; a damaged one is its reader's matter."""
-    found: dict[Path, Manifest] = {}
-    for folder in step_folders(root):
-        if not folder.is_checkpoint:
-            continue
-        try:
-            found[folder.path] = read_manifest(folder.path, notice=_unheard)
-        except CheckpointError:
-            continue
-    return found
-
-
-def _unheard(text: str) -> None:
-    """Drop a remark about an older checkpoint: it is made when that one is opened."""
-
-
-def _check_target(target: Path, older: Mapping[Path, Manifest], run_id: str) -> None:
-    if target in older and older[target].run_id != run_id:
-        raise CheckpointError(
-            "checkpoint.other_run", path=target, found=older[target].run_id or "-", wanted=run_id or "-"
-        )
-
-
-def _check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
-    import torch
-
-    for name, tensor in tensors.items():
-        if not name or name == "__metadata__":
-            raise CheckpointError("checkpoint.tensor_name", name=name)
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-            raise CheckpointError("checkpoint.tensor_kind", name=name, kind=type(tensor).__name__)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in STORED_TYPES:
-            raise CheckpointError("checkpoint.tensor_dtype", name=name, dtype=dtype)
-        if tensor.is_meta:
-            raise CheckpointError("checkpoint.tensor_meta", name=name)
-
-
-def _make_root(root: Path) -> None:
-    try:
-        if not root.is_dir():
-            root.mkdir(parents=True, exist_ok=True)
-            sync_folder(root.parent)
-    except OSError as error:
-        raise CheckpointError("checkpoint.unwritable", path=root, reason=error.strerror) from error
-
-
-def _check_space(root: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    needed_bytes = _needed_bytes(tensors)
-    if needed_bytes > shutil.disk_usage(root).free:
-        raise _no_space(root, needed_bytes=needed_bytes)
+        for name, first in first_names(tensors).items()
+    ]
 
 
 def _needed_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(entry.size_bytes for entry in _entries(tensors)) + _BYTES_PER_NAME * (len(tensors) + 16)
-
-
-def _no_space(root: Path, *, needed_bytes: int) -> CheckpointError:
-    free_bytes = shutil.disk_usage(root).free
-    # What was written is taken back by now, so the room left may look like enough: others write too, or blocks are big.
-    key = "checkpoint.no_space" if needed_bytes > free_bytes else "checkpoint.space_ran_out"
-    return CheckpointError(key, path=root, needed=format_bytes(needed_bytes), free=format_bytes(free_bytes))
+    value_bytes = sum(entry.size_bytes for entry in _entries(tensors))
+    return needed_bytes(value_bytes=value_bytes, num_tensors=len(tensors))

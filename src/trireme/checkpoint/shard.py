@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from trireme.checkpoint.ranges import block_numel, block_shape, full_ranges
 from trireme.checkpoint.record import Ranges, ShardRecord, SliceRecord
 from trireme.checkpoint.stored_type import STORED_TYPES, StoredType
 from trireme.errors import CheckpointError
@@ -31,50 +32,69 @@ _SAVE_ID_KEY = "trireme_save_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEntry:
-    """A block of a tensor that goes into a shard: which tensor, where in it, and the values."""
+    """A block of a tensor that goes into a shard: of which tensor, where in it, its bytes when they are wanted."""
 
     name: str
+    entry: str
+    dtype: str
     ranges: Ranges
-    values: torch.Tensor
+    data: Callable[[], memoryview]
 
     @property
     def stored(self) -> StoredType:
         """Return how the values' dtype is stored."""
-        return STORED_TYPES[str(self.values.dtype).removeprefix("torch.")]
+        return STORED_TYPES[self.dtype]
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes that the values take in the file."""
-        return self.values.numel() * self.stored.item_bytes
+        return block_numel(self.ranges) * self.stored.item_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenShard:
-    """What the manifest needs to know of a shard."""
+    """What the manifest needs to know of a shard: its own record, and (tensor, slice) of all in it."""
 
     record: ShardRecord
-    slices: Mapping[str, SliceRecord]
+    slices: tuple[tuple[str, SliceRecord], ...]
 
 
-def write_shard(path: Path, entries: Sequence[ShardEntry], *, save_id: str) -> WrittenShard:
-    """Write a shard to a new file, durably, holding one tensor's bytes at a time."""
+def tensor_entry(name: str, tensor: torch.Tensor) -> ShardEntry:
+    """Return a whole live tensor as an entry; its bytes are fetched when they are written."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    ranges = full_ranges(tuple(tensor.shape))
+    return ShardEntry(name=name, entry=name, dtype=dtype, ranges=ranges, data=lambda: _bytes_on_host(tensor))
+
+
+def write_shard(
+    path: Path,
+    entries: Sequence[ShardEntry],
+    *,
+    save_id: str,
+    on_piece: Callable[[Any, int], None] = lambda file, n: None,
+) -> WrittenShard:
+    """Write a shard to a new file, durably, holding one tensor's bytes at a time.
+
+    ``on_piece(file, size_bytes)`` is called before each piece is written; what it raises ends the write.
+    """
     # Wide dtypes first: then every tensor is aligned for whoever maps the file.
-    ordered = sorted(entries, key=lambda entry: (-entry.stored.item_bytes, entry.name))
+    ordered = sorted(entries, key=lambda entry: (-entry.stored.item_bytes, entry.entry))
     header = _header(ordered, save_id)
-    slices: dict[str, SliceRecord] = {}
+    slices: list[tuple[str, SliceRecord]] = []
     offset_bytes = len(header)
     with open(path, "xb", buffering=0) as file:
         _write(file, header)
         for entry in ordered:
-            digest = _write_values(file, entry.values)
-            slices[entry.name] = SliceRecord(
+            digest = _write_values(file, entry.data(), on_piece=on_piece)
+            piece = SliceRecord(
                 file=path.name,
-                entry=entry.name,
+                entry=entry.entry,
                 offset_bytes=offset_bytes,
                 size_bytes=entry.size_bytes,
                 ranges=entry.ranges,
                 xxh3=digest,
             )
+            slices.append((entry.name, piece))
             offset_bytes += entry.size_bytes
         os.fsync(file.fileno())
     record = ShardRecord(
@@ -83,7 +103,7 @@ def write_shard(path: Path, entries: Sequence[ShardEntry], *, save_id: str) -> W
         header_bytes=len(header),
         header_xxh3=xxhash.xxh3_128_hexdigest(header),
     )
-    return WrittenShard(record=record, slices=slices)
+    return WrittenShard(record=record, slices=tuple(slices))
 
 
 def check_shard(folder: Path, shard: ShardRecord, *, save_id: str) -> None:
@@ -100,7 +120,7 @@ def check_shard(folder: Path, shard: ShardRecord, *, save_id: str) -> None:
         raise CheckpointError("checkpoint.shard_size", path=path, found=found_bytes, wanted=shard.size_bytes)
     with open(path, "rb") as file:
         header = file.read(shard.header_bytes)
-    found_id = _save_id_of(header)
+    found_id, save_id = _save_id_of(header), shard.save_id or save_id
     if found_id not in (None, save_id):
         raise CheckpointError("checkpoint.other_save", path=path, found=found_id, wanted=save_id)
     if found_id is None or xxhash.xxh3_128_hexdigest(header) != shard.header_xxh3:
@@ -119,22 +139,34 @@ def check_slice(folder: Path, name: str, piece: SliceRecord) -> None:
     _check_digest(folder, name, piece, digest.hexdigest())
 
 
-def read_slice(folder: Path, name: str, piece: SliceRecord, into: memoryview) -> None:
-    """Fill ``into`` with the bytes of a slice, checking their hash on the way.
+class SliceFile:
+    """A slice open for reading; with ``check`` all of it must be read, in order, and is hashed on the way."""
 
-    Raises:
-        CheckpointError: The bytes aren't those that were saved; ``into`` is then worthless.
-    """
-    digest = xxhash.xxh3_128()
-    done_bytes = 0
-    with open(folder / piece.file, "rb", buffering=0) as file:
-        file.seek(piece.offset_bytes)
-        for size_bytes in _piece_sizes(piece.size_bytes):
-            part = into[done_bytes : done_bytes + size_bytes]
-            _read_exactly(file, part, folder / piece.file)
-            digest.update(part)
-            done_bytes += size_bytes
-    _check_digest(folder, name, piece, digest.hexdigest())
+    def __init__(self, folder: Path, name: str, piece: SliceRecord, *, check: bool) -> None:
+        self._folder = folder
+        self._name = name
+        self._piece = piece
+        self._digest = xxhash.xxh3_128() if check else None
+        self._file = open(folder / piece.file, "rb", buffering=0)  # noqa: SIM115
+
+    def read(self, offset_bytes: int, into: memoryview) -> None:
+        """Fill ``into`` with the bytes from ``offset_bytes`` of the slice on."""
+        self._file.seek(self._piece.offset_bytes + offset_bytes)
+        start = 0
+        for size_bytes in _piece_sizes(len(into)):  # hashed while still in the cache
+            part = into[start : start + size_bytes]
+            _read_exactly(self._file, part, self._folder / self._piece.file)
+            if self._digest is not None:
+                self._digest.update(part)
+            start += size_bytes
+
+    def __enter__(self) -> SliceFile:
+        return self
+
+    def __exit__(self, kind: object, _: object, __: object) -> None:
+        self._file.close()
+        if kind is None and self._digest is not None:
+            _check_digest(self._folder, self._name, self._piece, self._digest.hexdigest())
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -143,7 +175,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
     if tensor.numel() == 0:
         return memoryview(bytearray())
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _header(entries: Sequence[ShardEntry], save_id: str) -> bytes:
@@ -151,8 +183,8 @@ def _header(entries: Sequence[ShardEntry], save_id: str) -> bytes:
     start = 0
     for entry in entries:
         end = start + entry.size_bytes
-        shape = [*entry.values.shape, *entry.stored.inner]
-        fields[entry.name] = {"dtype": entry.stored.code, "shape": shape, "data_offsets": [start, end]}
+        shape = [*block_shape(entry.ranges), *entry.stored.inner]
+        fields[entry.entry] = {"dtype": entry.stored.code, "shape": shape, "data_offsets": [start, end]}
         start = end
     text = json.dumps(fields, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % _ALIGN_BYTES)
@@ -167,14 +199,17 @@ def _save_id_of(header: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _write_values(file: Any, values: torch.Tensor) -> str:
-    # On the host, in memory order, as plain bits: at most one copy of this one tensor.
-    plain = values.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    data = bytes_of(plain)
+def _bytes_on_host(values: torch.Tensor) -> memoryview:
+    # In memory order, as plain bits: at most one copy of this one tensor.
+    return bytes_of(values.detach().cpu().resolve_conj().resolve_neg().contiguous())
+
+
+def _write_values(file: Any, data: memoryview, *, on_piece: Callable[[Any, int], None]) -> str:
     digest = xxhash.xxh3_128()
     start = 0
     for size_bytes in _piece_sizes(len(data)):
         piece = data[start : start + size_bytes]
+        on_piece(file, size_bytes)
         digest.update(piece)
         _write(file, piece)
         start += size_bytes

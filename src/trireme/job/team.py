@@ -40,6 +40,14 @@ class Team:
         found: _T = _taken(_heard(told) if outcome is None else outcome)
         return found
 
+    def everyone(self, value: _T) -> list[_T]:
+        """Return every rank's value, in the order of ranks; it must pickle."""
+        if self.size == 1:
+            return [value]
+        values: list[_T] = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
     def lead_first(self, do: Callable[[], _T]) -> _T:
         """Return what ``do`` gives on each rank; others begin when the leading rank is done, with its caches there.
 

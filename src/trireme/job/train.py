@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ from trireme.train import (
     plan_steps,
     resume_schedule,
     schedule_from_json,
+    state_tensors,
 )
 from trireme.words import say
 
@@ -378,26 +379,44 @@ class _Attempt:
     def train(self, training: Training, *, machine: Machine, observers: Sequence[Observer]) -> FitResult:
         """Run the loop, watched on the rank that leads."""
         if not self.team.leads:
-            return training.run()
+            with self.open_saver(training, machine=machine, notice=_ignore):
+                return training.run()
         with closing(Recorder(self.folder, notice=self.console.on_event)) as recorder, ExitStack() as plots:
             for event in self.noted:
                 recorder.on_event(event)
             notice = ObserverGroup([recorder, self.console]).on_event
-            self.saver = Saver(self.folder, section=self.config.checkpoint, recorder=recorder, notice=notice)
+            plots.enter_context(self.open_saver(training, machine=machine, notice=notice, recorder=recorder))
             watching: list[Observer] = [recorder, self.console, *observers]
             if self.config.observe.plot:
                 watching.append(plots.enter_context(closing(LossPlot(self.folder, notice=notice))))
             reset_peak_memory(machine.device)
             return training.run(observers=watching)
 
+    def open_saver(
+        self,
+        training: Training,
+        *,
+        machine: Machine,
+        notice: Callable[[Event], None],
+        recorder: Recorder | None = None,
+    ) -> Saver:
+        """Make what saves, on every rank, with its memory and its process ready before the first step."""
+        self.saver = Saver(
+            self.folder,
+            section=self.config.checkpoint,
+            team=self.team,
+            layout=str(self.arrangement.layout),
+            device=machine.device,
+            notice=notice,
+            recorder=recorder,
+        )
+        self.saver.warm(training.stepper.engine.state_pieces(state_tensors(training.stepper)))
+        return self.saver
+
     def save(self, snapshot: Snapshot) -> bool:
-        """Make a checkpoint of a snapshot, whole on the leading rank; returns whether it is safe."""
-
-        def write() -> bool:
-            assert self.saver is not None, "the loop saves only while it runs"
-            return self.saver(snapshot)
-
-        return self.team.from_lead(write)
+        """Have a snapshot saved by all ranks; returns whether there will be a checkpoint."""
+        assert self.saver is not None, "the loop saves only while it runs"
+        return self.saver(snapshot)
 
     def settle_saves(self, wait: bool) -> tuple[int, ...]:
         """Hear which checkpoints became durable."""
@@ -438,6 +457,10 @@ class _Attempt:
     def warn(self, text: str) -> None:
         """Show something that went wrong and was made good."""
         self.note(text, level="warning")
+
+
+def _ignore(event: Event) -> None:
+    """Drop what the leading rank says."""
 
 
 def _is_default(loaded: Loaded, key: str) -> bool:

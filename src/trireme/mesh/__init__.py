@@ -11,6 +11,7 @@ from trireme.mesh.compute import (
 )
 from trireme.mesh.device import DeviceFacts, choose_device, device_facts, device_name, num_devices
 from trireme.mesh.group import join_ranks, joined_ranks
+from trireme.mesh.host_memory import pin_host_memory, unpin_host_memory
 from trireme.mesh.launch import LaunchEnvironment
 from trireme.mesh.local import RankError, preload_on_ranks, run_on_ranks
 from trireme.mesh.machine import machine_cluster
@@ -52,6 +53,7 @@ __all__ = [
     "memory_in_use_bytes",
     "num_devices",
     "peak_memory_bytes",
+    "pin_host_memory",
     "preload_on_ranks",
     "program_memory_bytes",
     "reset_peak_memory",
@@ -61,6 +63,7 @@ __all__ = [
     "set_rng_states",
     "set_threads",
     "synchronize",
+    "unpin_host_memory",
     "usable_cores",
     "wants_pinned_memory",
 ]

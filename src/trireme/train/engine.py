@@ -7,13 +7,13 @@ reported. Everything a step decides (skip, clip, stop) follows from these reduce
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, restore_tensors
+from trireme.checkpoint import Checkpoint, StatePiece, restore_tensors, whole_pieces
 from trireme.parallel import Moment
 from trireme.train.optim import grad_norm
 
@@ -83,8 +83,8 @@ class Engine(Protocol):
         """Return every rank's value, JSON, in the order of ranks."""
         ...
 
-    def gather_state(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return state by name as a checkpoint holds it, whole, on the rank that writes; elsewhere nothing."""
+    def state_pieces(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, StatePiece]:
+        """Return this rank's state with where each tensor lies in the whole."""
         ...
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
@@ -141,10 +141,15 @@ class OneDevice:
         """Return the one value."""
         return [value]
 
-    def gather_state(self, module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return the live tensors."""
-        return tensors
+    def state_pieces(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, StatePiece]:
+        """Return the live tensors: all of them are here."""
+        return {name: replace(piece, frozen=is_frozen(piece.tensor)) for name, piece in whole_pieces(tensors).items()}
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the checkpoint's tensors into place."""
         restore_tensors(checkpoint, targets)
+
+
+def is_frozen(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor of the state is a parameter that nothing trains."""
+    return isinstance(tensor, nn.Parameter) and not tensor.requires_grad

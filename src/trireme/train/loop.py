@@ -269,7 +269,14 @@ class Training:
         )
         fresh = self.last_eval is not None and self.last_eval.step == self.progress.step
         metrics = {"eval_loss": self.last_eval.loss} if fresh and self.last_eval else {}
-        snapshot = Snapshot(step=self.progress.step, reason=reason, tensors=tensors, state=state, metrics=metrics)
+        snapshot = Snapshot(
+            step=self.progress.step,
+            reason=reason,
+            tensors=tensors,
+            pieces=self.stepper.engine.state_pieces(tensors),
+            state=state,
+            metrics=metrics,
+        )
         if self.pieces.save(snapshot) is False:
             return
         self.saved_step = self.progress.step
@@ -282,7 +289,7 @@ class Training:
             self.fire("save")
 
     def _finite_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Return what a checkpoint holds, whole; a state that is not finite on one rank is refused on all."""
+        """Return this rank's part of what a checkpoint holds; a state that isn't finite on one rank is refused on all."""
         tensors, problem = state_tensors(self.stepper), None
         try:
             check_finite(tensors)
@@ -291,7 +298,7 @@ class Training:
         (is_bad,) = self.stepper.engine.any_of([problem is not None])
         if is_bad:
             raise problem or TrainError("train.state_not_finite_elsewhere")
-        return self.stepper.engine.gather_state(self.stepper.module, tensors)
+        return tensors
 
     def result(self, status: FitStatus, *, exit_code: int = 0) -> FitResult:
         """Return how the run ended."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from trireme.checkpoint import StatePiece
 from trireme.data import Batch
 from trireme.observe import Observer, SampleReport
 from trireme.train.cadence import Cadence
@@ -23,11 +24,16 @@ OpenLoader = Callable[[int, int], AbstractContextManager[Iterable[Batch]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a checkpoint is made of. ``tensors`` are the live ones: write or copy them before returning."""
+    """What a checkpoint is made of.
+
+    ``pieces`` say where each of ``tensors`` lies in the whole; on one device they are the whole. All are the live
+    ones: write or copy them before returning.
+    """
 
     step: int
     reason: SaveReason
     tensors: Mapping[str, torch.Tensor]
+    pieces: Mapping[str, StatePiece]
     state: Mapping[str, Any]
     metrics: Mapping[str, float]
 

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
+from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint, StatePiece
 from trireme.errors import CheckpointError
-from trireme.parallel import ParallelModel, Piece, gather_whole, whole_piece
-from trireme.train.engine import Passes
+from trireme.parallel import ParallelModel, Piece, whole_piece
+from trireme.train.engine import Passes, is_frozen
 from trireme.words import say
 
 _SHOWN = 5
@@ -72,16 +72,15 @@ class RanksEngine:
         dist.all_gather_object(everyone, value)
         return everyone
 
-    def gather_state(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return all state whole on rank 0's host; tied tensors stay one."""
-        firsts = _first_names(tensors)
-        pieces = {name: self._piece(name, tensor) for name, tensor in tensors.items() if firsts[name] == name}
-        wholes = gather_whole(pieces)
-        ties = {name: first for found in self.merge(firsts) for name, first in found.items() if name != first}
-        for name, first in ties.items():
-            if first in wholes:
-                wholes[name] = wholes[first]
-        return wholes
+    def state_pieces(self, tensors: Mapping[str, Tensor]) -> Mapping[str, StatePiece]:
+        """Return this rank's part of each tensor with where it lies in the whole."""
+        pieces = {name: self._piece(name, tensor) for name, tensor in tensors.items()}
+        return {
+            name: StatePiece(
+                tensor=piece.tensor, shape=piece.global_shape, ranges=piece.ranges, frozen=is_frozen(tensors[name])
+            )
+            for name, piece in pieces.items()
+        }
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
         """Fill this rank's parts from whole tensors, whatever layout wrote them.
@@ -98,9 +97,7 @@ class RanksEngine:
             raise CheckpointError("checkpoint.mismatch", path=checkpoint.path, problems=shown)
         with torch.no_grad():
             for name, piece in pieces.items():
-                whole = checkpoint.tensor(name)
-                for place, local in piece.boxes():
-                    piece.tensor[local].copy_(whole[place])
+                checkpoint.read_into(name, piece.tensor, ranges=piece.ranges)
 
     def _piece(self, name: str, tensor: Tensor) -> Piece:
         """Describe a tensor of the state: a parameter's part, or something that every rank has whole."""
@@ -119,12 +116,6 @@ class RanksEngine:
     @property
     def _device(self) -> torch.device:
         return self.model.axes.device
-
-
-def _first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Map each name to the first of the same tensor object."""
-    seen: dict[int, str] = {}
-    return {name: seen.setdefault(id(tensor), name) for name, tensor in tensors.items()}
 
 
 def _mismatches(checkpoint: Checkpoint, pieces: Mapping[str, Piece]) -> list[str]:

@@ -34,6 +34,37 @@ TEXTS: dict[str, Text] = {
     ),
     "missing": Text(en="missing in the checkpoint: {names}", zh="检查点中缺少：{names}"),
     "no_folder": Text(en="{path}: there is no such checkpoint folder", zh="{path}：检查点目录不存在"),
+    "copied": Text(en="{path} copied to {place}", zh="已将 {path} 复制到 {place}"),
+    "copy_failed": Text(
+        en="{path} could not be copied to {place}, it stays where it is: {reason}",
+        zh="无法将 {path} 复制到 {place}，本地检查点不受影响：{reason}",
+    ),
+    "no_fsspec": Text(
+        en="{place} needs a library that isn't installed ({reason}); pip install 'trireme[remote]' and the one of the "
+        "service, such as s3fs",
+        zh="访问 {place} 需要尚未安装的库（{reason}）；请 pip install 'trireme[remote]' 以及相应服务的库，例如 s3fs",
+    ),
+    "no_memory": Text(
+        en="a snapshot needs {needed} of memory, {free} are free",
+        zh="快照需要 {needed} 内存，目前可用 {free}",
+    ),
+    "rank_failed": Text(en="rank {rank}: {reason}", zh="rank {rank}：{reason}"),
+    "rank_late": Text(
+        en="rank {rank} did not write its part within {waited_s} s",
+        zh="rank {rank} 未能在 {waited_s} 秒内写完它的部分",
+    ),
+    "writer_died": Text(
+        en="the process that writes {path} died; another one writes it again",
+        zh="写入 {path} 的进程意外退出；由新的进程重新写入",
+    ),
+    "writer_hung": Text(
+        en="the process that writes {path} no longer answers; another one writes it again",
+        zh="写入 {path} 的进程没有响应；由新的进程重新写入",
+    ),
+    "writers_died": Text(
+        en="{count} processes in turn died writing it",
+        zh="先后有 {count} 个写入进程意外退出",
+    ),
     "no_space": Text(
         en="no room for a checkpoint in {path}: it needs {needed}, {free} are free; "
         "free some space or lower checkpoint.keep_last",
@@ -52,6 +83,10 @@ TEXTS: dict[str, Text] = {
     "not_finite": Text(
         en="{path} was saved with NaN or Inf in it, so no run goes on from it; use the one before",
         zh="{path} 保存时含有 NaN 或 Inf，不能从它继续训练；请使用更早的检查点",
+    ),
+    "not_held": Text(
+        en="tensor {name!r} can't be saved: the ranks hold {found} of its {wanted} elements",
+        zh="无法保存张量 {name!r}：各 rank 共持有其 {wanted} 个元素中的 {found} 个",
     ),
     "other_dtype": Text(en="other dtype: {names}", zh="数据类型不同：{names}"),
     "other_run": Text(
@@ -114,6 +149,10 @@ TEXTS: dict[str, Text] = {
     "unfinished": Text(
         en="{path} is a save that was cut off; use a folder named step-N",
         zh="{path} 是一次被中断的保存；请使用名为 step-N 的目录",
+    ),
+    "unlike_pieces": Text(
+        en="rank {rank} has tensor {name!r} in another shape or dtype than the ranks before it; it can't be saved",
+        zh="rank {rank} 的张量 {name!r} 与前面各 rank 的形状或类型不同，无法保存",
     ),
     "unwritable": Text(
         en="checkpoints can't be written to {path}: {reason}",

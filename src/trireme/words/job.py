@@ -58,6 +58,22 @@ TEXTS = {
         en="checkpoint not saved, the run goes on with the one before: {reason}",
         zh="检查点未能保存，训练继续，此前的检查点仍然有效：{reason}",
     ),
+    "save_inline": Text(
+        en="checkpoints are written before the training goes on, not beside it: {reason}",
+        zh="检查点改为同步写入（训练会等待），而非在后台写入：{reason}",
+    ),
+    "save_lost": Text(
+        en="the last checkpoint of this run could not be saved; the one before is whole: {reason}",
+        zh="本次运行的最后一个检查点未能保存，之前的检查点仍然完好：{reason}",
+    ),
+    "save_waited": Text(
+        en="the training waited {waited_s:.1f} s for the checkpoint before; save less often (checkpoint.every_steps)",
+        zh="训练为等待上一个检查点写完停了 {waited_s:.1f} 秒；请降低保存频率（checkpoint.every_steps）",
+    ),
+    "saved": Text(
+        en="step {step} saved: {size}, the training stood still for {stall_s:.3f} s, durable after {durable_s:.2f} s",
+        zh="第 {step} 步已保存：{size}，训练停顿 {stall_s:.3f} 秒，{durable_s:.2f} 秒后落盘",
+    ),
     # weights to begin with
     "init_missing": Text(
         en="model.init_from is {path}, which is no folder; name a run, a checkpoint or a Hugging Face folder",
