@@ -141,11 +141,20 @@ class WriterLink:
             part = os.read(pipe, 1 << 16)
             data += part
             if not part:
+                self._reap()
                 break
         if data:
             self._heard_s = time.monotonic()
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [answer for line in lines if (answer := _answer(json.loads(line))) is not None]
+
+    def _reap(self) -> None:
+        """Wait for the end of a writer that closed its output: nothing else does that."""
+        assert self._process is not None
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def _replace(self, key: str) -> list[Answer]:
         order = self.pending

@@ -29,6 +29,7 @@ from trireme.config import CheckpointSection
 from trireme.errors import CheckpointError
 from trireme.job.team import Team
 from trireme.observe import Event, Recorder, RunFolder
+from trireme.supervise import beat
 from trireme.train import Snapshot
 from trireme.units import format_bytes
 from trireme.words import say
@@ -221,6 +222,7 @@ class Saver:
     def _finish(self) -> str | None:
         """Wait until the save on its way came to its end on all ranks; returns why it failed, if it did."""
         while self._rank_saver.busy:
+            beat()  # a wait, not a hang: the writer is watched
             self._hear(wait_s=_LOOK_S)
         self._hear(wait_s=0.0)
         if self._save is None:

@@ -289,7 +289,7 @@ class Training:
             self.fire("save")
 
     def _finite_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Return this rank's part of what a checkpoint holds; a state that isn't finite on one rank is refused on all."""
+        """Return this rank's part of what a checkpoint holds; what isn't finite on one rank is refused on all."""
         tensors, problem = state_tensors(self.stepper), None
         try:
             check_finite(tensors)
