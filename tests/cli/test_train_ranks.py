@@ -56,6 +56,27 @@ def test_a_run_goes_from_layout_to_layout_and_keeps_its_losses(tmp_path: Path) -
     assert json.loads(moving_eval)["eval_loss"] == pytest.approx(json.loads(alone_eval)["eval_loss"], rel=SAME)
 
 
+def test_a_run_begun_on_a_pipeline_ends_on_one_device_as_if_it_had_never_left_it(tmp_path: Path) -> None:
+    """Twenty steps, RES: tp2 pp2, then four data-parallel ranks under ZeRO-3, then one device; told at each start."""
+    folder = make_folder(tmp_path)
+    text = (folder / "run.yaml").read_text().replace('"global_batch_seqs": 5', '"global_batch_seqs": 4')
+    (folder / "run.yaml").write_text(text)
+    alone = run(folder, "train", "run.yaml", "run.dir=alone", "train.max_steps=20")
+    assert alone.returncode == 0, alone.stderr
+    words = ["train", "run.yaml", "run.dir=moving"]
+    more = [*words, "--resume", "--extend", "hold"]
+    first = run(folder, *words, "train.max_steps=7", "--nproc-per-node", "4", "layout=tp=2,pp=2")
+    second = run(folder, *more, "train.max_steps=14", "--nproc-per-node", "4", "layout=dp=4,zero3")
+    third = run(folder, *more, "train.max_steps=20")
+    for done in (first, second, third):
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert losses(folder / "moving" / "log.jsonl") == pytest.approx(losses(folder / "alone" / "log.jsonl"), rel=1e-5)
+    assert "step-7" in second.stdout
+    assert "28 samples seen" in second.stdout
+    assert "Saved by tp=2,pp=2" in second.stdout
+    assert "step-14" in third.stdout
+
+
 def test_a_layout_that_needs_more_ranks_says_how_to_start_them(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     refused = run(folder, "train", "run.yaml", "layout.tp=2")

@@ -122,7 +122,8 @@ def test_ckp_31_what_strikes_twice_costs_two_attempts_and_no_checkpoint(tmp_path
     saver = saver_with(fault, monkeypatch)
     begin(tmp_path / "root", saver, {"model/w": whole(torch.ones(SIZE))})
     answers = hear_all(saver)
-    assert events(answers).count("note") == 2
+    # A writer that starts anew after the manifest has only the name left to give.
+    assert events(answers).count("note") == (1 if kind == "die_at_commit" else 2)
     found = open_checkpoint(tmp_path / "root" / "step-1")
     assert found.manifest.save_retries == (2 if kind in ("torn", "fail") else 0)
     assert [each.name for each in (tmp_path / "root").iterdir()] == ["step-1"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,9 +53,14 @@ def list_checkpoints(
 
 
 def newest_checkpoint(
-    root: Path, *, run_id: str | None = None, notice: Callable[[str], None] = warnings.warn
+    root: Path,
+    *,
+    run_id: str | None = None,
+    verify: bool = True,
+    passed: Collection[Path] = (),
+    notice: Callable[[str], None] = warnings.warn,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that is wholly good, verified; None where there is none.
+    """Return the newest checkpoint that is wholly good; None where there is none.
 
     The newest is the one saved last. Every later one that can't be used, and every save that was cut
     off after it, is named in a notice: torn, flipped, truncated, incomplete or marked as not finite.
@@ -63,12 +68,15 @@ def newest_checkpoint(
     Args:
         root: Folder of the run's checkpoints.
         run_id: Only this run's, if given.
+        verify: Hash every tensor; otherwise manifests, lengths and headers are checked, and the caller does the rest.
+        passed: Not these; they were found wanting and named already.
         notice: Told what was passed over, and why.
     """
     root = Path(root)
     infos = [info for info in list_checkpoints(root, notice=notice) if run_id is None or _is_of(info, run_id)]
-    readable = [info for info in infos if info.manifest is not None]
-    found = next(filter(None, (_try_open(info, notice) for info in reversed(readable))), None)
+    readable = [info for info in infos if info.manifest is not None and info.path not in passed]
+    opened = (_try_open(info, verify=verify, notice=notice) for info in reversed(readable))
+    found = next(filter(None, opened), None)
     step = found.step if found else -1
     for info in infos:
         if info.manifest is None and info.step > step:
@@ -100,11 +108,11 @@ def _info(folder: StepFolder, *, verify: bool, notice: Callable[[str], None]) ->
     return CheckpointInfo(path=folder.path, step=folder.step, size_bytes=size_bytes, manifest=manifest, problem=problem)
 
 
-def _try_open(info: CheckpointInfo, notice: Callable[[str], None]) -> Checkpoint | None:
+def _try_open(info: CheckpointInfo, *, verify: bool, notice: Callable[[str], None]) -> Checkpoint | None:
     reason: object = info.problem
     if reason is None:
         try:
-            return open_checkpoint(info.path, notice=_unheard)
+            return open_checkpoint(info.path, verify=verify, notice=_unheard)
         except CheckpointError as error:
             reason = error
     notice(say("checkpoint.skipped", path=info.path, reason=reason))

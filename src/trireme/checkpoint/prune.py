@@ -20,6 +20,7 @@ def prune_checkpoints(
     keep_best: bool,
     keep_every: int | None = None,
     run_id: str = "",
+    dry_run: bool = False,
     notice: Callable[[str], None] = warnings.warn,
 ) -> list[Path]:
     """Delete what is not to be kept and return the paths that are gone.
@@ -34,6 +35,7 @@ def prune_checkpoints(
         keep_best: Whether to keep the best as well.
         keep_every: Keep those of every so many steps for good.
         run_id: The run whose checkpoints these are, as given to ``save_checkpoint``.
+        dry_run: Delete nothing and return what would be gone.
         notice: Told about a folder that could not be deleted.
     """
     assert keep_last >= 1, "the schema asks for at least one"
@@ -48,7 +50,8 @@ def prune_checkpoints(
     if keep_every is not None:
         keep |= {info.path for info in good if info.step % keep_every == 0}
     doomed = [info.path for info in complete if info.path not in keep] if good else []
-    return [path for path in doomed + _leftovers(root) if _delete(path, notice)]
+    doomed += _leftovers(root)
+    return doomed if dry_run else [path for path in doomed if _delete(path, notice)]
 
 
 def _leftovers(root: Path) -> list[Path]:

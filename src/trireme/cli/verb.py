@@ -21,6 +21,7 @@ VERBS = (
     "data",
     "plan",
     "cluster",
+    "checkpoint",
     "config",
     "models",
     "verify",

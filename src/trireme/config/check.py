@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trireme.config.checkpoint import CheckpointSection
 from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
@@ -52,6 +53,7 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
         findings += check_evaluation(config)
         findings += check_observe(config.observe)
         findings += check_layout(config.layout)
+        findings += check_checkpoint(config.checkpoint)
     return findings
 
 
@@ -169,6 +171,13 @@ def check_observe(observe: ObserveSection) -> Iterator[Finding]:
     """How often lines are shown means nothing where none are."""
     if observe.progress == "off":
         yield from _void(observe, "observe", "every_steps", because="observe.progress = off")
+
+
+def check_checkpoint(checkpoint: CheckpointSection) -> Iterator[Finding]:
+    """How often is said once."""
+    if checkpoint.every_steps is not None:
+        because = f"checkpoint.every_steps = {checkpoint.every_steps}"
+        yield from _void(checkpoint, "checkpoint", "mtbf_hours", because=because)
 
 
 def check_layout(layout: LayoutSection) -> Iterator[Finding]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trireme.job.api import load, run
+from trireme.job.convert import convert_checkpoint
 from trireme.job.layout import resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
 
 if TYPE_CHECKING:
     from trireme.job.train import run_training
 
-__all__ = ["RunOptions", "load", "resolve_layout", "run", "run_dir_of", "run_training"]
+__all__ = ["RunOptions", "convert_checkpoint", "load", "resolve_layout", "run", "run_dir_of", "run_training"]
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,23 @@ _ERROR_WAIT_S = 60.0
 
 _OPTIMIZER_COPIES = 2
 """State tensors of an optimizer for each trained parameter: AdamW's two moments."""
+
+
+_FIRST_INTERVAL_STEPS = 10
+"""Until a save was measured."""
+
+
+def best_interval(*, stall_s: float, step_s: float, mtbf_s: float) -> int:
+    """Return the steps between saves that lose least time to saving and to work done again after a failure.
+
+    Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", 1974; J. T. Daly, "A higher
+    order estimate of the optimum checkpoint interval for restart dumps", 2006, equation 37's first terms.
+    """
+    if stall_s >= 2 * mtbf_s:
+        return max(1, round(mtbf_s / step_s))
+    ratio = math.sqrt(stall_s / (2 * mtbf_s))
+    interval_s = math.sqrt(2 * stall_s * mtbf_s) * (1 + ratio / 3 + ratio**2 / 9) - stall_s
+    return max(1, round(interval_s / step_s))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +107,9 @@ class Saver:
         self._number = 0
         self._notes: tuple[PieceNote, ...] = ()
         self._deal: Deal | None = None
+        self._interval: int | None = None
+        self._stall_s: float | None = None
+        self._begun = (0.0, 0)
 
     def warm(self, pieces: Mapping[str, StatePiece]) -> None:
         """Start the writer and make its memory before the first step, for weights and an optimizer's state."""
@@ -136,6 +157,13 @@ class Saver:
         durable, self._durable = tuple(self._durable), []
         return durable
 
+    def interval(self) -> int | None:
+        """Return the steps between saves where ``checkpoint.mtbf_hours`` asks for the least cost; None: as set."""
+        section = self._section
+        if section.mtbf_hours is None or section.every_steps is not None:
+            return None
+        return self._interval or _FIRST_INTERVAL_STEPS
+
     def close(self, *, wait_s: float = 0.0) -> None:
         """End the writer; a save on its way has ``wait_s`` to become durable. Not a matter of all ranks together."""
         deadline_s = time.monotonic() + wait_s
@@ -166,7 +194,9 @@ class Saver:
             finite=True,
         )
         root, rank = self._folder.checkpoint_dir, self._team.rank
-        save_id, path = self._team.from_lead(lambda: self._open_save(root, step=snapshot.step, deal=deal))
+        save_id, path, self._interval = self._team.from_lead(
+            lambda: (*self._open_save(root, step=snapshot.step, deal=deal), self._measured_interval(snapshot.step))
+        )
         self._number += 1
         section = self._section
         retention = Retention(last=section.keep_last, best=section.keep_best, every=section.keep_every)
@@ -188,6 +218,7 @@ class Saver:
         )
         problem = self._rank_saver.take(snapshot.pieces, deal.parts[rank], order=order)
         stall_s = time.perf_counter() - begun_s
+        self._stall_s, self._begun = stall_s, (time.perf_counter(), snapshot.step)
         self._save = _Save(step=snapshot.step, begun_s=begun_s, stall_s=stall_s, value_bytes=deal.total_bytes)
         if problem is not None:
             self._warn(say("job.save_inline", reason=problem), step=snapshot.step)
@@ -218,6 +249,14 @@ class Saver:
             self._recorder.sync()  # what a checkpoint promises to go on from must be in the log
         save_id, folder = begin_save(root, step=step, value_bytes=deal.total_bytes, num_tensors=len(deal.tensors))
         return save_id, str(folder)
+
+    def _measured_interval(self, step: int) -> int | None:
+        """Return the steps between saves that cost least, by the last save's stall and the steps since."""
+        if self._section.mtbf_hours is None or self._stall_s is None:
+            return None
+        at_s, last_step = self._begun
+        step_s = (time.perf_counter() - at_s) / max(1, step - last_step)
+        return best_interval(stall_s=self._stall_s, step_s=step_s, mtbf_s=self._section.mtbf_hours * 3600)
 
     def _finish(self) -> str | None:
         """Wait until the save on its way came to its end on all ranks; returns why it failed, if it did."""

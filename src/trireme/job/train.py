@@ -6,13 +6,21 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, check_resumable, list_checkpoints, newest_checkpoint, open_checkpoint
+from trireme.checkpoint import (
+    Checkpoint,
+    check_resumable,
+    check_slices,
+    fetch_newest,
+    list_checkpoints,
+    newest_checkpoint,
+    open_checkpoint,
+)
 from trireme.config import Loaded, RunConfig, load_config
 from trireme.data import DataReport, PreparedData, format_report, prepare_data
 from trireme.errors import CheckpointError, ConfigError, LayoutError
@@ -249,27 +257,43 @@ class _Attempt:
         return _Course(plan=plan, schedule=schedule, checkpoint=checkpoint)
 
     def agree_on_checkpoint(self) -> Checkpoint | None:
-        """Return the one checkpoint that all ranks go on from: what the leading rank found good."""
-        found: list[Checkpoint] = []
+        """Return the one checkpoint that all ranks go on from: the newest that all of them together found good."""
+        if self.team.size == 1:
+            return self.find_checkpoint()
+        passed: list[Path] = []
+        while True:
+            path = self.team.from_lead(lambda: _path_of(self.find_checkpoint(verify=False, passed=passed)))
+            if path is None:
+                return None
+            checkpoint, problem = self.check_share(path)
+            problems = [each for each in self.team.everyone(problem) if each is not None]
+            if checkpoint is not None and not problems:
+                return replace(checkpoint, verified=True)
+            self.warn(say("checkpoint.skipped", path=path, reason=problems[0]))
+            passed.append(path)
 
-        def find() -> Path | None:
-            checkpoint = self.find_checkpoint()
-            found.extend([] if checkpoint is None else [checkpoint])
-            return None if checkpoint is None else checkpoint.path
+    def check_share(self, path: Path) -> tuple[Checkpoint | None, str | None]:
+        """Hash this rank's share of a checkpoint; returns it, or what is wrong with it."""
+        try:
+            checkpoint = open_checkpoint(path, verify=False, notice=self.warn if self.team.leads else _unheard)
+            check_slices(checkpoint, part=self.team.rank, num_parts=self.team.size)
+        except CheckpointError as error:
+            return None, str(error)
+        return checkpoint, None
 
-        path = self.team.from_lead(find)
-        if path is None:
-            return None
-        return found[0] if found else open_checkpoint(path)
-
-    def find_checkpoint(self) -> Checkpoint | None:
+    def find_checkpoint(self, *, verify: bool = True, passed: Sequence[Path] = ()) -> Checkpoint | None:
         """Return what to go on from; None if the run was stopped before its first checkpoint.
 
         Raises:
             CheckpointError: There are checkpoints, and none can be used: beginning anew is not for us to choose.
         """
-        root = self.folder.checkpoint_dir
-        checkpoint = newest_checkpoint(root, run_id=self.folder.state.run_id, notice=self.warn)
+        root, run_id = self.folder.checkpoint_dir, self.folder.state.run_id
+        checkpoint = newest_checkpoint(root, run_id=run_id, verify=verify, passed=passed, notice=self.warn)
+        place = self.config.checkpoint.copy_to
+        if checkpoint is None and place is not None and not passed:
+            checkpoint = fetch_newest(place, root, run_id=run_id, notice=self.warn)
+            if checkpoint is not None:
+                self.warn(say("job.fetched", place=place, path=checkpoint.path))
         if checkpoint is not None:
             return checkpoint
         problems = [info.problem for info in list_checkpoints(root, verify=True, notice=self.warn) if info.problem]
@@ -328,6 +352,7 @@ class _Attempt:
             schedule=course.schedule,
             save=self.save,
             settle=self.settle_saves,
+            save_interval=lambda: self.saver.interval() if self.saver is not None else None,
             callbacks=tuple(callbacks),
             flops_per_token=forecast.summary.flops_per_token,
             peak_flops_per_s=forecast.peak_flops_per_s,
@@ -457,6 +482,14 @@ class _Attempt:
     def warn(self, text: str) -> None:
         """Show something that went wrong and was made good."""
         self.note(text, level="warning")
+
+
+def _path_of(checkpoint: Checkpoint | None) -> Path | None:
+    return None if checkpoint is None else checkpoint.path
+
+
+def _unheard(text: str) -> None:
+    """Drop what the leading rank says."""
 
 
 def _ignore(event: Event) -> None:

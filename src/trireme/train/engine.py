@@ -38,6 +38,12 @@ class Passes:
 class Engine(Protocol):
     """What a step needs from whoever computes it."""
 
+    rank: int
+    """Which of the run's ranks this is."""
+
+    layout_text: str
+    """The layout, as a checkpoint names it."""
+
     lockstep: bool
     """Whether every rank must run the same number of forwards and backwards."""
 
@@ -95,6 +101,8 @@ class Engine(Protocol):
 class OneDevice:
     """One device: micro-batch after micro-batch, nothing to reduce."""
 
+    rank = 0
+    layout_text = "dp=1"
     lockstep = False
     keeps_casts = True
     parts: int | None = None

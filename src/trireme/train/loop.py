@@ -104,13 +104,27 @@ class Training:
         """Say what a resume put back."""
         if self.restored is None:
             return
-        names, missing = ", ".join(self.restored.names), ", ".join(self.restored.missing)
-        key = "train.resumed" if self.restored.exact else "train.resumed_inexact"
+        restored, here = self.restored, self.stepper.engine.layout_text
+        names, missing = ", ".join(restored.names), ", ".join(restored.missing)
+        key = "train.resumed" if restored.exact else "train.resumed_inexact"
+        same = restored.layout == here
+        how = say("train.same_layout" if same else "train.other_layout", saved=restored.layout, here=here)
+        lr = lr_at(self.progress.step - self.stepper.counters.num_skipped, schedule=self.pieces.schedule)
+        text = say(key, step=self.progress.step, names=names, missing=missing)
+        whence = say("train.resumed_from", path=restored.path, num_seqs=self.progress.num_seqs, lr=f"{lr:.4g}")
         self.event(
             "resume",
-            say(key, step=self.progress.step, names=names, missing=missing),
-            level="info" if self.restored.exact else "warning",
-            data={"exact": self.restored.exact, "restored": self.restored.names, "missing": self.restored.missing},
+            f"{text} {whence} {how}",
+            level="info" if restored.exact else "warning",
+            data={
+                "exact": restored.exact,
+                "restored": restored.names,
+                "missing": restored.missing,
+                "path": str(restored.path),
+                "saved_by": restored.layout,
+                "lr": lr,
+                "samples": self.progress.num_seqs,
+            },
         )
 
     def check_whole_steps(self) -> None:
@@ -252,7 +266,10 @@ class Training:
             return "interrupt"
         if control.should_stop or control.should_save:
             return "callback"
+        interval = self.pieces.save_interval()
         due = is_due(step, every_steps=self.pieces.cadence.save_every_steps, max_steps=max_steps)
+        if interval is not None:
+            due = step - (self.saved_step or 0) >= interval
         return "cadence" if due else None
 
     def save(self, reason: SaveReason) -> None:

@@ -47,7 +47,8 @@ class Pieces:
     ``sample(step)`` yields texts the model wrote. ``save(snapshot)`` returns when it has a copy, or False if
     there will be no checkpoint and the run may go on; ``settle(wait)`` tells the steps whose checkpoints became
     durable since it was last asked, with ``wait`` all that were begun; without it ``save`` returns when the
-    checkpoint is durable. ``data_state(step)`` is the position in the data
+    checkpoint is durable. ``save_interval()`` is how many steps lie between saves, where that is measured and not
+    set. ``data_state(step)`` is the position in the data
     after ``step`` steps, as JSON; ``check_data_state`` raises if a saved one belongs to other data.
     """
 
@@ -62,6 +63,7 @@ class Pieces:
     sample: Callable[[int], Iterable[SampleReport]] | None = None
     save: Callable[[Snapshot], object] | None = None
     settle: Callable[[bool], Sequence[int]] | None = None
+    save_interval: Callable[[], int | None] = lambda: None
     data_state: Callable[[int], Mapping[str, Any]] = lambda step: {}
     check_data_state: Callable[[Mapping[str, Any]], object] = lambda state: None
     observers: tuple[Observer, ...] = ()

@@ -26,6 +26,8 @@ class RanksEngine:
     def __init__(self, model: ParallelModel) -> None:
         self.model = model
         layout = model.layout
+        self.rank = dist.get_rank()
+        self.layout_text = str(layout)
         # A cast that is kept belongs to the first micro-batch's graph: in later backwards its gradient comes only after
         # FSDP has summed the block's, and would be lost.
         self.keeps_casts = layout.zero == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,30 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
         "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "torch": {kind: _text(state) for kind, state in rng_states(device).items()},
     }
+
+
+def merge_rng(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the states of all ranks as JSON, equal ones once; that of a single rank as it is."""
+    if len(states) == 1:
+        return states[0]
+    different: list[dict[str, Any]] = []
+    of_rank = []
+    for state in states:
+        if state not in different:
+            different.append(state)
+        of_rank.append(different.index(state))
+    return {"states": different, "of_rank": of_rank}
+
+
+def rng_of_rank(saved: Any, *, rank: int) -> Any:
+    """Return a rank's part of what ``merge_rng`` gave, None where it is missing; more ranks take theirs in turn."""
+    if not isinstance(saved, Mapping) or "of_rank" not in saved:
+        return saved
+    try:
+        of_rank, states = saved["of_rank"], saved["states"]
+        return states[of_rank[rank % len(of_rank)]]
+    except (KeyError, IndexError, TypeError, ZeroDivisionError):
+        return None
 
 
 def restore_rng(saved: Any, *, device: torch.device, rank: int = 0) -> None:

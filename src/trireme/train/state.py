@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint
 from trireme.errors import CheckpointError, TrainError
 from trireme.parallel import ChunkedOptimizer, local_shard
-from trireme.train.rng import capture_rng, restore_rng
+from trireme.train.rng import capture_rng, merge_rng, restore_rng, rng_of_rank
 from trireme.train.schedule import Schedule
 from trireme.train.step import Stepper
 from trireme.train.step_result import StepCounters
@@ -40,10 +41,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a resume put back. It is ``exact`` unless something was allowed to be missing."""
+    """What a resume put back, and from where. It is ``exact`` unless something was allowed to be missing."""
 
     step: int
     names: tuple[str, ...]
+    path: Path
+    layout: str
     missing: tuple[str, ...] = ()
 
     @property
@@ -72,7 +75,7 @@ def state_json(stepper: Stepper, *, progress: Progress, schedule: Schedule, data
         "scaler": stepper.scaler.to_json() if stepper.scaler else None,
         "schedule": schedule.to_json(),
         "optimizer": _optimizer_json(stepper),
-        RNG: capture_rng(stepper.device),
+        RNG: merge_rng(stepper.engine.merge(capture_rng(stepper.device))),
         "data": dict(data),
     }
 
@@ -112,7 +115,13 @@ def restore_state(
     _restore_scalars(state, stepper=stepper, progress=progress)
     missing = _restore_rng(state, stepper=stepper, allow_missing=allow_missing)
     names = tuple(key for key in ("model", "optimizer", *_KEYS[1:]) if key not in missing)
-    return Restored(step=progress.step, names=tuple(dict.fromkeys(names)), missing=missing)
+    return Restored(
+        step=progress.step,
+        names=tuple(dict.fromkeys(names)),
+        path=checkpoint.path,
+        layout=checkpoint.manifest.layout,
+        missing=missing,
+    )
 
 
 def _model_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -231,7 +240,8 @@ def _restore_scalars(state: Mapping[str, Any], *, stepper: Stepper, progress: Pr
 
 def _restore_rng(state: Mapping[str, Any], *, stepper: Stepper, allow_missing: Collection[str]) -> tuple[str, ...]:
     try:
-        restore_rng(state.get(RNG), device=stepper.device)
+        rank = stepper.engine.rank
+        restore_rng(rng_of_rank(state.get(RNG), rank=rank), device=stepper.device, rank=rank)
     except CheckpointError:
         if RNG not in allow_missing:
             raise

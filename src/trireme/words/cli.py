@@ -38,6 +38,10 @@ TEXTS: dict[str, Text] = {
         en="Look at data before training: report, tokenizer, order of samples.",
         zh="训练前查看数据：报告、分词器、样本顺序。",
     ),
+    "verb_checkpoint": Text(
+        en="List, show, verify, compare, convert, prune and repair checkpoints.",
+        zh="列出、查看、校验、比较、转换、清理和修复检查点。",
+    ),
     "verb_config": Text(
         en="Show, check and describe settings.",
         zh="显示、检查和说明配置。",

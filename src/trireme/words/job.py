@@ -58,6 +58,22 @@ TEXTS = {
         en="checkpoint not saved, the run goes on with the one before: {reason}",
         zh="检查点未能保存，训练继续，此前的检查点仍然有效：{reason}",
     ),
+    "convert_taken": Text(
+        en="{path} is there already; give another folder or --overwrite",
+        zh="{path} 已存在；请换一个目录，或加 --overwrite",
+    ),
+    "converted_from_folder": Text(
+        en="{target}: the weights of {source}; a run begins with them by model.init_from={target}",
+        zh="{target}：来自 {source} 的权重；可用 model.init_from={target} 开始训练",
+    ),
+    "converted_to_folder": Text(
+        en="{target}: the weights of {source} (step {step}) as a Hugging Face folder",
+        zh="{target}：{source}（第 {step} 步）的权重，Hugging Face 格式",
+    ),
+    "fetched": Text(
+        en="no good checkpoint in the run folder; {path} was brought back from {place}",
+        zh="运行目录中没有可用的检查点；已从 {place} 取回 {path}",
+    ),
     "save_inline": Text(
         en="checkpoints are written before the training goes on, not beside it: {reason}",
         zh="检查点改为同步写入（训练会等待），而非在后台写入：{reason}",

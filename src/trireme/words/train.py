@@ -211,6 +211,18 @@ TEXTS: dict[str, Text] = {
         en="Resumed after step {step}, but not exactly: {missing} could not be restored (allowed); {names} restored.",
         zh="从第 {step} 步之后继续，但并不精确：{missing} 未能恢复（已获允许）；已恢复 {names}。",
     ),
+    "resumed_from": Text(
+        en="From {path}: {num_seqs} samples seen, next learning rate {lr}.",
+        zh="来自 {path}：已用样本 {num_seqs} 条，接下来的学习率 {lr}。",
+    ),
+    "same_layout": Text(
+        en="Saved by the same layout ({saved}): it goes on bit for bit.",
+        zh="由相同布局（{saved}）保存：逐位一致地继续。",
+    ),
+    "other_layout": Text(
+        en="Saved by {saved}, now {here}: the same samples in the same order, sums rounded in another order.",
+        zh="由布局 {saved} 保存，现为 {here}：样本及其顺序不变，只是求和的舍入次序不同。",
+    ),
     "short_step": Text(
         en="Step {step} ended a run in epochs and left out {left} samples of its batch; going on from it would never "
         "use them. Go on from an earlier checkpoint, or start a new run with model.init_from.",
