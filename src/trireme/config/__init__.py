@@ -9,6 +9,7 @@ from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
 from trireme.config.origin import Origin
 from trireme.config.publish import build_json_schema
+from trireme.config.recompute import RecomputeSection
 from trireme.config.root import RunConfig
 from trireme.config.run import RunSection
 from trireme.config.train import LENGTH_KEYS, PrecisionSection, TrainSection
@@ -24,6 +25,7 @@ __all__ = [
     "Origin",
     "PrecisionSection",
     "Purpose",
+    "RecomputeSection",
     "RunConfig",
     "RunSection",
     "SourceSection",

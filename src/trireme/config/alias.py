@@ -238,9 +238,8 @@ _TRANSLATED: Mapping[str, tuple[str, Callable[[Any], Reading]]] = MappingProxyTy
         "sep_parallel_degree": ("layout.cp", _sep),
         "sharding_degree": ("layout.dp_shard", _sharding_degree),
         "sharding_parallel_degree": ("layout.dp_shard", _sharding_degree),
-        "recompute": ("layout.recompute", _recompute),
-        "gradient_checkpointing": ("layout.recompute", _recompute),
-        "recompute_granularity": ("layout.recompute", _granularity),
+        "gradient_checkpointing": ("recompute.mode", _recompute),
+        "recompute_granularity": ("recompute.mode", _granularity),
         "untie_embeddings_and_output_weights": ("model.tie_embeddings", _untie),
         "initial_scale_power": ("precision.init_loss_scale", _loss_scale_power),
     }

@@ -54,6 +54,7 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
         findings += check_observe(config.observe)
         findings += check_layout(config.layout)
         findings += check_checkpoint(config.checkpoint)
+        findings += check_recompute(config)
     return findings
 
 
@@ -185,6 +186,23 @@ def check_layout(layout: LayoutSection) -> Iterator[Finding]:
     if layout.text is not None and layout.given:
         keys = ", ".join(f"layout.{name}" for name in layout.given)
         yield _problem("layout.text", "layout_twice", text=layout.text, keys=keys)
+
+
+def check_recompute(config: RunConfig) -> Iterator[Finding]:
+    """Two sections don't say two things, and which layers means nothing where none recompute."""
+    recompute, of_layout = config.recompute, config.layout.recompute
+    if recompute.mode is not None and of_layout is not None and recompute.mode != of_layout:
+        yield _problem("recompute.mode", "recompute_twice", mode=recompute.mode, layout=of_layout)
+    mode = recompute.mode or of_layout
+    # A layout in one line or a plan.json is read later, and may say it too.
+    if mode in (None, "none") and (mode is not None or config.layout.text is None):
+        for name in ("every", "layers"):
+            yield from _void(recompute, "recompute", name, because="recompute.mode = none")
+    if mode == "auto":
+        for name in ("every", "layers"):
+            yield from _void(recompute, "recompute", name, because="recompute.mode = auto", is_problem=True)
+    elif config.layout.text is None:
+        yield from _void(recompute, "recompute", "memory_bytes", because=f"recompute.mode = {mode or 'none'}")
 
 
 def _is_reference(text: str) -> bool:

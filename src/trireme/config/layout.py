@@ -40,8 +40,8 @@ class LayoutSection(Section):
     micro: Whole | None = Field(
         None, ge=1, description="Micro-batches a step; default: the least that fills the pipeline."
     )
-    recompute: Literal["none", "selective", "full"] | None = Field(
-        None, description="What a layer's backward computes again instead of keeping it."
+    recompute: Literal["none", "selective", "full", "auto"] | None = Field(
+        None, description="What a layer's backward computes again instead of keeping it; see recompute.mode."
     )
     cp_kind: Literal["allgather", "ring", "ulysses"] | None = Field(
         None, description="How context-parallel ranks see each other's keys and values."

@@ -125,7 +125,7 @@ def _add_section(key: Key, node: Node, *, flat: Flat, alias: str | None = None) 
             flat.settings.append(Setting(key=key, value={}, origin=flat.origin(node, alias=alias)))
         for name, part in node.value.items():
             _add((*key, name), part, flat=flat)
-    elif short and isinstance(node.value, str):
+    elif short and (isinstance(node.value, str) or (isinstance(node.value, bool) and key[-1] == "recompute")):
         _add((*key, short), node, flat=flat, alias=alias)
     elif node.value is not None or flat.layer == "command line" or isinstance(key[-1], int):
         values = {"key": format_key(key), "value": show(node.plain()), "short": short}

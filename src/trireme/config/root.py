@@ -9,6 +9,7 @@ from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
+from trireme.config.recompute import RecomputeSection
 from trireme.config.run import RunSection
 from trireme.config.schema import Section
 from trireme.config.train import PrecisionSection, TrainSection
@@ -23,5 +24,6 @@ class RunConfig(Section):
     train: TrainSection = Field(TrainSection(), description="How many steps, how large, how fast.")
     precision: PrecisionSection = Field(PrecisionSection(), description="Number formats.")
     layout: LayoutSection = Field(LayoutSection(), description="Over how many ranks each axis goes.")
+    recompute: RecomputeSection = Field(RecomputeSection(), description="What backward computes again.")
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When state is saved.")
     observe: ObserveSection = Field(ObserveSection(), description="What is shown and written.")

@@ -16,6 +16,7 @@ from torch import nn
 from trireme.errors import LayoutError
 from trireme.fleet.model import FleetModel
 from trireme.fleet.optimizer import FleetOptimizer
+from trireme.fleet.recompute import teach_modules
 from trireme.fleet.strategy import DistributedStrategy
 from trireme.mesh import LaunchEnvironment, choose_device, join_ranks
 from trireme.parallel import Call
@@ -53,6 +54,7 @@ def init(strategy: Strategy = None, *, is_collective: bool = True, role_maker: N
     global _session
     if not is_collective or role_maker is not None:
         raise LayoutError("fleet.collective_only")
+    teach_modules()
     launch, device = LaunchEnvironment.from_environ(), choose_device()
     if not dist.is_initialized():
         join_ranks(launch, device=device)

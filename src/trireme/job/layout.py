@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trireme.config import LayoutSection, RunConfig
+from trireme.config import LayoutSection, RecomputeSection, RunConfig
 from trireme.errors import LayoutError
 from trireme.graph import graph_of_section
 from trireme.job.planning import check_request
+from trireme.parallel import RecomputeRule
 from trireme.plan import LayerRecompute, Layout, ParsedLayout, Plan, parse_layout, parse_plan
 
 Notice = Callable[[str], None]
@@ -25,8 +26,13 @@ class Arrangement:
 
     layout: Layout
     cuts: tuple[str, ...] = ()
-    recompute: Mapping[str, LayerRecompute] = field(default_factory=dict)
+    recompute: Mapping[str, LayerRecompute] | RecomputeRule = field(default_factory=dict)
     plan: Plan | None = None
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether it is still to be chosen what is recomputed: just enough to fit."""
+        return self.layout.recompute == "auto" and not self.recompute
 
     @property
     def needs_ranks(self) -> bool:
@@ -62,6 +68,7 @@ def resolve_layout(config: RunConfig, *, ranks: int, notice: Notice) -> Arrangem
         for text in parsed.notices:
             notice(text)
         arrangement = Arrangement(layout=parsed.layout)
+    arrangement = _recomputing(arrangement, config.recompute)
     layout = arrangement.layout
     if layout.world_size != ranks:
         raise LayoutError("job.other_ranks", layout=layout, needs=layout.world_size, ranks=ranks)
@@ -79,6 +86,19 @@ def arrange(plan: Plan) -> Arrangement:
     recompute = {layer.path: layer.recompute for layer in plan.layers}
     layout = replace(plan.layout, recompute="none")
     return Arrangement(layout=layout, cuts=plan.cuts, recompute=recompute, plan=plan)
+
+
+def _recomputing(arrangement: Arrangement, section: RecomputeSection) -> Arrangement:
+    """Add what the section ``recompute`` says to what the layout, or a plan, says."""
+    mode, layout = section.mode, arrangement.layout
+    said = layout.recompute if arrangement.plan is None else "plan"
+    if mode is not None and said not in ("none", mode):
+        raise LayoutError("job.recompute_twice", mode=mode, layout=said)
+    kind = layout.recompute if mode is None else mode
+    if kind == "none" or kind == "auto" or (section.every == 1 and not section.layers):
+        return replace(arrangement, layout=replace(layout, recompute=kind))
+    rule = RecomputeRule(kind=kind, every=section.every, layers=section.layers)
+    return replace(arrangement, layout=replace(layout, recompute="none"), recompute=rule)
 
 
 def _parse(section: LayoutSection, *, ranks: int) -> ParsedLayout:

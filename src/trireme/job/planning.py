@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from trireme import __version__
@@ -14,13 +14,17 @@ from trireme.graph import ModelGraph, graph_for_data, graph_of_section
 from trireme.observe import format_step_time
 from trireme.plan import (
     Found,
+    LayerRecompute,
+    Layout,
     Plan,
     PrecisionName,
     Problem,
     check_plan_matches,
     fingerprint,
+    fit_recompute,
     format_plan,
     hash_model,
+    layer_paths,
     make_plan,
     parse_plan,
     search,
@@ -125,6 +129,34 @@ def _problem(config: RunConfig, *, graph: ModelGraph, place: Place) -> Problem:
         precision=place.precision if policy == "auto" else cast(PrecisionName, policy),
         fix={} if microbatch_seqs is None else {"microbatch_seqs": microbatch_seqs},
     )
+
+
+def choose_recompute(
+    config: RunConfig, *, layout: Layout, vocab_size: int, place: Place, notice: Notice
+) -> Mapping[str, LayerRecompute]:
+    """Say what each layer recomputes so that the run just fits; every layer is named, so that none is chosen for later.
+
+    Raises:
+        LayoutError: No catalogue knows the device.
+        ModelError: Nothing is known of the model without running its code.
+    """
+    graph = graph_for_data(config.model, vocab_size=vocab_size, seq_len=config.data.seq_len)
+    problem = _problem(config, graph=graph, place=place)
+    accelerator = problem.cluster.accelerator
+    limit = config.recompute.memory_bytes or accelerator.memory_bytes
+    limited = replace(problem.cluster, accelerator=replace(accelerator, memory_bytes=limit))
+    rows = config.train.global_batch_seqs // layout.dp
+    micro = -(-rows // config.train.microbatch_seqs) if config.train.microbatch_seqs else layout.num_microbatches
+    asked = replace(problem, cluster=limited).workload(replace(layout, microbatches_per_step=max(1, micro)))
+    chosen, timeline = fit_recompute(asked)
+    kinds = {path: chosen.recompute_of(number) for number, path in enumerate(layer_paths(chosen))}
+    values = {"full": list(kinds.values()).count("full"), "selective": list(kinds.values()).count("selective")}
+    fullest = max(rank.device_bytes for rank in timeline.ranks)
+    sizes = {"memory": format_bytes(fullest), "limit": format_bytes(limit)}
+    notice(say("job.recompute_chosen", layers=len(kinds), **values, **sizes))
+    if not timeline.fits:
+        notice(say("job.recompute_too_much", **sizes))
+    return kinds
 
 
 def _announced(plan: Plan) -> str:

@@ -32,7 +32,7 @@ from trireme.job.initial import check_init_from
 from trireme.job.layout import Arrangement, arrange, is_open, resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
 from trireme.job.place import find_place
-from trireme.job.planning import check_model, decide_plan
+from trireme.job.planning import check_model, choose_recompute, decide_plan
 from trireme.job.provenance import is_own_config, origins_of
 from trireme.job.saving import Saver
 from trireme.job.team import Team
@@ -213,6 +213,14 @@ class _Attempt:
             place = find_place(LaunchEnvironment.from_environ())
             plan = decide_plan(config, vocab_size=vocab_size, place=place, folder=self.folder, notice=self.note)
             return arrange(plan)
+        if arrangement.fits_memory and arrangement.plan is None:
+            if is_built or config.model.factory is not None:
+                raise LayoutError("job.recompute_auto_module")
+            place = find_place(LaunchEnvironment.from_environ())
+            kinds = choose_recompute(
+                config, layout=arrangement.layout, vocab_size=vocab_size, place=place, notice=self.note
+            )
+            return replace(arrangement, recompute=kinds)
         if arrangement.plan is None:
             return arrangement
         if is_built or config.model.factory is not None:

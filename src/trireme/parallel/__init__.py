@@ -23,6 +23,7 @@ from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.pipeline import Executor
+from trireme.parallel.recompute import RecomputeRule, apply_marks, marked_modules, recompute
 from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rounding import StochasticRounding
 from trireme.parallel.rows import held_rows
@@ -69,6 +70,7 @@ __all__ = [
     "ParameterPart",
     "Piece",
     "RangeGather",
+    "RecomputeRule",
     "Reducer",
     "ShardSync",
     "StageOutput",
@@ -81,6 +83,7 @@ __all__ = [
     "Traffic",
     "Transfers",
     "all_reduce_bucket",
+    "apply_marks",
     "assemble",
     "balance_loss",
     "balance_term",
@@ -96,9 +99,11 @@ __all__ = [
     "held_rows",
     "judge_optimizer",
     "local_shard",
+    "marked_modules",
     "move_parameters",
     "parallel_optimizer",
     "parallelize",
+    "recompute",
     "replicate",
     "rows_of",
     "shard",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -51,7 +52,7 @@ from trireme.parallel.inventory import Holding, Inventory, expert_holding, holdi
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
-from trireme.parallel.recompute import Recompute, recomputed
+from trireme.parallel.recompute import Recompute, RecomputeRule, apply_marks, marked_modules, recompute_block
 from trireme.parallel.replicate import replicate
 from trireme.parallel.rows import Fill
 from trireme.parallel.runner import PipelineRunner, PlainRunner
@@ -61,7 +62,7 @@ from trireme.parallel.surroundings import Surroundings
 from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
-from trireme.parallel.unit import move_real, wrap_forward
+from trireme.parallel.unit import move_real
 from trireme.plan import Layout, ModelFacts, parse_layout, require_legal, stages_of_rank
 from trireme.words import say
 
@@ -76,7 +77,7 @@ def parallelize(
     call: Call = call_by_name,
     loss_fn: LossFn | None = None,
     cuts: tuple[str, ...] = (),
-    recompute: Mapping[str, Recompute] | None = None,
+    recompute: Mapping[str, Recompute] | RecomputeRule | None = None,
     compiled: Compile = "none",
     device: torch.device | None = None,
     seed: int = 0,
@@ -92,7 +93,8 @@ def parallelize(
         call: How the module is called with a batch.
         loss_fn: ``(outputs, batch) -> (loss_sum, count)``. Given, the output layer may stay cut up to the loss.
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
-        recompute: What single blocks recompute, by path. Default: what the layout says, for all.
+        recompute: What single blocks recompute, by path or by a rule. Default: what the layout says, for all. Modules
+            that are marked (``trireme.recompute``) recompute what their mark says.
         compiled: Whether each block runs as one compiled program; what can't runs as written, and is told.
         device: What this rank computes on. Default: what it has.
         seed: Decides what dropout and the like draw, and the first values of a module on meta.
@@ -134,7 +136,9 @@ class _Building:
         self.shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
         self.initial = InitialValues(module, seed=seed) if has_meta(module) else None
 
-    def build(self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute], compiled: Compile) -> ParallelModel:
+    def build(
+        self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute] | RecomputeRule, compiled: Compile
+    ) -> ParallelModel:
         """Run all transforms."""
         num_parts = self.layout.dp * self.layout.cp * self.layout.num_microbatches
         check_statistics(self.module, num_parts=num_parts)
@@ -310,17 +314,35 @@ class _Building:
                 compiler.wrap(path, block)
         return compiler
 
-    def wrap_blocks(self, trace: ModelTrace, recompute: Mapping[str, Recompute]) -> list[nn.Module]:
-        """Have this rank's blocks recompute; returns them."""
-        if unknown := [path for path in recompute if path not in trace.blocks]:
-            raise LayoutError("ranks.no_block", path=unknown[0], blocks=", ".join(trace.blocks))
+    def wrap_blocks(self, trace: ModelTrace, recompute: Mapping[str, Recompute] | RecomputeRule) -> list[nn.Module]:
+        """Have this rank's blocks recompute, and what is marked inside of others; returns the blocks."""
+        kinds = self.choose_recompute(trace, recompute)
         blocks = {path: self.module.get_submodule(path) for path in trace.blocks}
         own = {path: block for path, block in blocks.items() if next(block.parameters(), None) is not None}
         for path, block in own.items():
-            kind = recompute.get(path, cast(Recompute, self.layout.recompute))
-            if kind != "none":
-                wrap_forward(block, functools.partial(recomputed, kind=kind))
+            if kinds[path] != "none":
+                recompute_block(block, path=path, kind=kinds[path])
+        apply_marks(self.module, blocks=kinds)
         return list(own.values())
+
+    def choose_recompute(
+        self, trace: ModelTrace, recompute: Mapping[str, Recompute] | RecomputeRule
+    ) -> dict[str, Recompute]:
+        """Say what each block recomputes: as marked, else as asked for it, else as the layout says for all."""
+        if isinstance(recompute, RecomputeRule):
+            recompute = recompute.kinds(trace.blocks)
+        if unknown := [path for path in recompute if path not in trace.blocks]:
+            raise LayoutError("ranks.no_block", path=unknown[0], blocks=", ".join(trace.blocks))
+        if self.layout.recompute == "auto" and not recompute:
+            self.notice(say("parallel.recompute_auto"))
+        for_all: Recompute = "full" if self.layout.recompute == "auto" else self.layout.recompute
+        marked = marked_modules(self.module)
+        kinds = {path: marked.get(path, recompute.get(path, for_all)) for path in trace.blocks}
+        if found := [kind for kind in (*kinds.values(), *marked.values()) if kind != "none"]:
+            # What the layout says was judged before; what is said of single blocks meets the same rules.
+            asked = replace(self.layout, recompute=found[0])
+            require_legal(asked, ModelFacts(num_layers=max(1, len(trace.blocks)), ranks=self.layout.world_size))
+        return kinds
 
     def share_data(
         self,

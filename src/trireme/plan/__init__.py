@@ -8,6 +8,7 @@ from trireme.plan.framework_table import FRAMEWORKS, find_framework
 from trireme.plan.goodput import Goodput, estimate_goodput
 from trireme.plan.infeasible import fitting_changes, largest_term, require_fit, say_event
 from trireme.plan.knapsack import Choice, Group, Option, choose
+from trireme.plan.layer_choice import fit_recompute
 from trireme.plan.layout import Layout, format_layout, layout_mapping
 from trireme.plan.layout_parse import ParsedLayout, Wish, parse_layout, parse_wish
 from trireme.plan.legality import RULES, ModelFacts, Violation, check_layout, head_ranks
@@ -157,6 +158,7 @@ __all__ = [
     "fewest_gpus",
     "find_framework",
     "fingerprint",
+    "fit_recompute",
     "fitting_changes",
     "format_layout",
     "format_plan",

@@ -16,6 +16,7 @@ from trireme.plan.saved import section_saved
 from trireme.plan.schedule import ScheduleName, build_schedule
 from trireme.plan.stage_memory import section_held
 from trireme.plan.time_rates import Rates
+from trireme.plan.time_table import rates_of
 from trireme.plan.workload import Workload
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def fit_layers(workload: Workload, *, rates: Rates, may_offload: bool = False) -
         return replace(everything, layout=replace(plain.layout, recompute="full"), recompute=()), least
     timeline = estimate_peak(chosen, with_events=False)
     return (chosen, timeline) if timeline.fits else (everything, least)
+
+
+def fit_recompute(workload: Workload) -> tuple[Workload, MemoryTimeline]:
+    """Give a workload, whose layout is settled, with just as much recomputed as makes it fit; it may not even so."""
+    return fit_layers(workload, rates=rates_of(workload))
 
 
 def _ways(may_offload: bool) -> tuple[Way, ...]:

@@ -18,7 +18,7 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import DeviceError, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
-from trireme.parallel import ChunkedOptimizer, Moment
+from trireme.parallel import ChunkedOptimizer, Moment, apply_marks
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, fill_up, move, split_batch
@@ -102,6 +102,8 @@ class Stepper:
         self.on_nonfinite = on_nonfinite
         self.max_nonfinite = max_nonfinite
         self.engine = engine or OneDevice()
+        if engine is None:
+            apply_marks(module)
         self.scaler = self.precision.build_scaler()
         self.counters = StepCounters()
         self._rounding = RoundingWatch(self.optimizer) if self.precision.loses_updates else None

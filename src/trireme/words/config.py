@@ -333,6 +333,10 @@ TEXTS: dict[str, Text] = {
         en="{key} = {warmup} is longer than the run, which is {limit}.",
         zh="{key} = {warmup} 超过了训练总长 {limit}。",
     ),
+    "recompute_twice": Text(
+        en="recompute.mode = {mode} and layout.recompute = {layout} contradict; keep one.",
+        zh="recompute.mode = {mode} 与 layout.recompute = {layout} 矛盾，请只保留一个。",
+    ),
     "no_effect": Text(en="{key} has no effect with {because}.", zh="在 {because} 时，{key} 不起作用。"),
     "no_model": Text(
         en="nothing says which model; give one of model.name (e.g. llama-19m), model.factory, model.path.",

@@ -209,6 +209,24 @@ TEXTS = {
         zh="该计划是为 {model} 生成的；无法判断程序构建的模型是否与之相同",
     ),
     "time_planned": Text(en="as planned, {low} to {high}", zh="按计划，{low} 至 {high}"),
+    "recompute_twice": Text(
+        en="recompute.mode = {mode} and the layout says recompute = {layout}; keep one.",
+        zh="recompute.mode = {mode}，而布局指定 recompute = {layout}；请只保留一个。",
+    ),
+    "recompute_auto_module": Text(
+        en="recompute = auto chooses by a model's numbers, and this model is built by a program; give recompute.mode = "
+        "selective or full, with recompute.every or recompute.layers.",
+        zh="recompute = auto 按模型的结构参数挑选，而该模型由程序构建；请设 recompute.mode = selective 或 full，"
+        "可配合 recompute.every 或 recompute.layers。",
+    ),
+    "recompute_chosen": Text(
+        en="recompute = auto: of {layers} layers {full} in full, {selective} in part; {memory} expected of {limit}",
+        zh="recompute = auto：{layers} 层中 {full} 层完全重计算，{selective} 层部分重计算；预计占用 {memory}，上限 {limit}",
+    ),
+    "recompute_too_much": Text(
+        en="even with every layer recomputed {memory} are expected, more than {limit}; take a smaller train.microbatch_seqs",
+        zh="即使所有层都重计算，预计仍占用 {memory}，超过 {limit}；请减小 train.microbatch_seqs",
+    ),
     "plan_offload": Text(
         en="The plan offloads {path}, which training does not do yet; plan without offload.",
         zh="该计划要求卸载（offload）{path}，训练目前还不支持；请不用 offload 重新规划。",

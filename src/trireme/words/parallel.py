@@ -44,6 +44,30 @@ TEXTS: dict[str, Text] = {
         "model.train_step first, then step() without one",
         zh="{name}.step 收到了闭包，它会在布局之外执行前向与反向；请先调用 model.train_step，再调用不带参数的 step()",
     ),
+    "recompute_kind": Text(
+        en="recompute(module, {kind!r}): the kinds are none, selective and full",
+        zh="recompute(module, {kind!r})：可选的方式为 none、selective、full",
+    ),
+    "recompute_auto": Text(
+        en="recompute=auto chooses layers for a run whose model is known by its numbers; here every layer is recomputed in "
+        "full; give recompute by layer to keep more",
+        zh="recompute=auto 只能为已知结构参数的模型挑选各层；此处所有层都完全重计算；可逐层指定 recompute 以保留更多激活",
+    ),
+    "recompute_writes": Text(
+        en="{path} can't be recomputed: its forward changes {what}, which would change again in backward; take recompute=none "
+        "for it, or move that out of the forward",
+        zh="{path} 无法重计算：其前向会改变 {what}，反向时会再改变一次；请对它设 recompute=none，或把这一操作移出前向",
+    ),
+    "recompute_prints": Text(
+        en="{path} can't be recomputed: its forward prints ({line!r}), and would again in backward; take recompute=none for "
+        "it, or print elsewhere",
+        zh="{path} 无法重计算：其前向会打印（{line!r}），反向时会再打印一次；请对它设 recompute=none，或在别处打印",
+    ),
+    "recompute_draws": Text(
+        en="{path} can't be recomputed: its forward draws from Python's or numpy's random numbers, which would differ in "
+        "backward; draw with torch, or take recompute=none for it",
+        zh="{path} 无法重计算：其前向使用了 Python 或 numpy 的随机数，反向时会不同；请改用 torch 的随机数，或对它设 recompute=none",
+    ),
     "chunked_whole": Text(
         en="{name} mixes the elements of a tensor, so it can't step on fp32 copies or offloaded state stretch by stretch; "
         "take AdamW or another elementwise optimizer, or precision.policy=bf16 and offload.optimizer=none",
