@@ -23,7 +23,7 @@ from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.pipeline import Executor
-from trireme.parallel.recompute import RecomputeRule, apply_marks, marked_modules, recompute
+from trireme.parallel.recompute_block import RecomputeRule, apply_marks, marked_modules, recompute
 from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rounding import StochasticRounding
 from trireme.parallel.rows import held_rows

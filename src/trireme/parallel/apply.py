@@ -52,7 +52,7 @@ from trireme.parallel.inventory import Holding, Inventory, expert_holding, holdi
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
-from trireme.parallel.recompute import Recompute, RecomputeRule, apply_marks, marked_modules, recompute_block
+from trireme.parallel.recompute_block import Recompute, RecomputeRule, apply_marks, marked_modules, recompute_block
 from trireme.parallel.replicate import replicate
 from trireme.parallel.rows import Fill
 from trireme.parallel.runner import PipelineRunner, PlainRunner
