@@ -50,7 +50,7 @@ def test_each_word_is_read_as_its_key_at_the_top_and_in_its_section_and_said(wor
 def _example(key: str, *, word: str) -> Any:
     """A value that differs from the default of ``key``."""
     special = {"lr_scheduler_type": "linear", "lr_decay_style": "linear", "torch_compile": "on"}
-    special |= {"recompute.mode": "full", "layout.zero": 2}
+    special |= {"recompute.mode": "full", "layout.zero": 2, "communication.compress": "bf16"}
     word = key if key in special else word
     if word in special:
         return special[word]

@@ -2,6 +2,7 @@
 
 from trireme.config.check import Purpose
 from trireme.config.checkpoint import CheckpointSection
+from trireme.config.communication import CommunicationSection
 from trireme.config.data import DataSection, SourceSection
 from trireme.config.layout import LayoutSection
 from trireme.config.load import Loaded, load_config, parse_config
@@ -17,6 +18,7 @@ from trireme.config.train import LENGTH_KEYS, PrecisionSection, TrainSection
 __all__ = [
     "LENGTH_KEYS",
     "CheckpointSection",
+    "CommunicationSection",
     "DataSection",
     "LayoutSection",
     "Loaded",

@@ -64,6 +64,8 @@ RENAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "checkpoint.keep_last": ("save_total_limit",),
         "checkpoint.background": ("async", "async_save", "use_async_save", "async_checkpoint"),
         "observe.every_steps": ("logging_steps", "log_interval"),
+        "communication.bucket_mib": ("bucket_cap_mb", "fuse_grad_size_in_MB"),
+        "communication.local_steps": ("local_sgd_steps",),
     }
 )
 
@@ -120,6 +122,8 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "use_cpu": "device",
         "no_cuda": "device",
         "device": "device",
+        "localsgd": "localsgd",
+        "adaptive_localsgd": "localsgd",
         "input_dir": "preprocessed",
         "data_path": "preprocessed",
         "dataset_name": "hub_dataset",
@@ -224,6 +228,22 @@ def power_of_two(exponent: int) -> float:
     return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
 
 
+def _comm_hook(value: Any) -> Reading:
+    """Hugging Face's and torch's names of the same codes."""
+    known = {"no": "none", "bf16_compress": "bf16", "fp16_compress": "fp16", "power_sgd": "powersgd"}
+    return Reading(value=known.get(str(value).lower(), value))
+
+
+def _coded(code: str, **implied: Any) -> Callable[[Any], Reading]:
+    """A switch that turns one code on."""
+
+    def read(value: Any) -> Reading:
+        said = {"true": code, "false": "none"}.get(str(value).lower(), value)
+        return Reading(value=said, implied=implied if said == code else {})
+
+    return read
+
+
 _TRANSLATED: Mapping[str, tuple[str, Callable[[Any], Reading]]] = MappingProxyType(
     {
         "max_steps": ("train.max_steps", _max_steps),
@@ -241,6 +261,10 @@ _TRANSLATED: Mapping[str, tuple[str, Callable[[Any], Reading]]] = MappingProxyTy
         "gradient_checkpointing": ("recompute.mode", _recompute),
         "recompute_granularity": ("recompute.mode", _granularity),
         "untie_embeddings_and_output_weights": ("model.tie_embeddings", _untie),
+        "fp16_allreduce": ("communication.compress", _coded("fp16")),
+        "grad_reduce_in_bf16": ("communication.compress", _coded("bf16")),
+        "dgc": ("communication.compress", _coded("topk", **{"communication.topk_ratio": 0.001})),
+        "ddp_comm_hook": ("communication.compress", _comm_hook),
         "initial_scale_power": ("precision.init_loss_scale", _loss_scale_power),
     }
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.config.checkpoint import CheckpointSection
+from trireme.config.communication import CommunicationSection
 from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
@@ -55,6 +56,7 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
         findings += check_layout(config.layout)
         findings += check_checkpoint(config.checkpoint)
         findings += check_recompute(config)
+        findings += check_wire(config.communication)
     return findings
 
 
@@ -179,6 +181,21 @@ def check_checkpoint(checkpoint: CheckpointSection) -> Iterator[Finding]:
     if checkpoint.every_steps is not None:
         because = f"checkpoint.every_steps = {checkpoint.every_steps}"
         yield from _void(checkpoint, "checkpoint", "mtbf_hours", because=because)
+
+
+def check_wire(wire: CommunicationSection) -> Iterator[Finding]:
+    """Keys of a code or of replicas' steps are said to have no effect without it."""
+    because = f"communication.compress = {wire.compress}"
+    for name, needs in (("powersgd_rank", "powersgd"), ("topk_ratio", "topk")):
+        if wire.compress != needs:
+            yield from _void(wire, "communication", name, because=because)
+    if wire.compress == "none":
+        yield from _void(wire, "communication", "warmup_steps", because=because)
+    for name in ("outer", "outer_lr", "outer_momentum"):
+        if wire.local_steps == 1:
+            yield from _void(wire, "communication", name, because="communication.local_steps = 1")
+        elif name != "outer" and wire.outer == "average":
+            yield from _void(wire, "communication", name, because="communication.outer = average")
 
 
 def check_layout(layout: LayoutSection) -> Iterator[Finding]:

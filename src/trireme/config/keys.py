@@ -21,6 +21,7 @@ SHORT_FORM: dict[str, str] = {
     "recompute": "mode",
     "model": "name",
     "layout": "text",
+    "communication": "compress",
     "sources": "path",
     "eval_sources": "path",
 }

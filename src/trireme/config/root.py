@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from trireme.config.checkpoint import CheckpointSection
+from trireme.config.communication import CommunicationSection
 from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
@@ -25,5 +26,8 @@ class RunConfig(Section):
     precision: PrecisionSection = Field(PrecisionSection(), description="Number formats.")
     layout: LayoutSection = Field(LayoutSection(), description="Over how many ranks each axis goes.")
     recompute: RecomputeSection = Field(RecomputeSection(), description="What backward computes again.")
+    communication: CommunicationSection = Field(
+        CommunicationSection(), description="How gradients and weights travel between ranks."
+    )
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When state is saved.")
     observe: ObserveSection = Field(ObserveSection(), description="What is shown and written.")

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from trireme.config import RunConfig
+from trireme.config import CommunicationSection, RunConfig
 from trireme.data import Batch, PreparedData
 from trireme.errors import LayoutError, ModelError
 from trireme.job.initial import init_weights
@@ -170,10 +170,18 @@ def _spread(
 ) -> ParallelModel | None:
     """Spread the module over the ranks of the layout; None where one device does everything as written."""
     if not arrangement.needs_ranks:
+        if config.communication != CommunicationSection():
+            notice(say("wire.one_device"))
         return None
     batch = data.train.read(0, global_batch_seqs=config.train.global_batch_seqs)
     return spread_module(
-        machine.module, batch, arrangement=arrangement, objective=machine.objective, seed=config.run.seed, notice=notice
+        machine.module,
+        batch,
+        arrangement=arrangement,
+        objective=machine.objective,
+        seed=config.run.seed,
+        communication=config.communication,
+        notice=notice,
     )
 
 

@@ -35,9 +35,20 @@ FREE = frozenset(
         "checkpoint",
         "observe",
         "precision.fallback",
+        "communication.ranks_per_node",
     }
 )
-ROUNDING = frozenset({"train.microbatch_seqs", "train.num_threads", "train.compile", "layout"})
+ROUNDING = frozenset(
+    {
+        "train.microbatch_seqs",
+        "train.num_threads",
+        "train.compile",
+        "layout",
+        "communication.layered",
+        "communication.bucket_mib",
+        "communication.reduce",
+    }
+)
 SCHEDULE = frozenset(
     {
         "train.max_steps",
@@ -60,6 +71,14 @@ ACCEPTED = frozenset(
         "train.clip_grad_norm",
         "model.dropout",
         "precision.loss_scale_growth_steps",
+        "communication.compress",
+        "communication.warmup_steps",
+        "communication.powersgd_rank",
+        "communication.topk_ratio",
+        "communication.local_steps",
+        "communication.outer",
+        "communication.outer_lr",
+        "communication.outer_momentum",
     }
 )
 PLACE = "run.dir"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from torch import nn
 
@@ -18,6 +20,9 @@ from trireme.observe import ClosingFacts, OpeningFacts, RunFolder, StepReport, W
 from trireme.plan import ASSUMED_MFU, MemoryEstimate, Plan, estimate_memory, estimate_state_memory, estimate_step_s
 from trireme.train import FitResult, StepPlan
 from trireme.words import say
+
+_RECENT_STEPS = 100
+"""Last steps of which typical figures are taken."""
 
 _SETTLING_STEPS = 2
 """Steps that are not typical: first calls allocate and choose kernels."""
@@ -45,12 +50,25 @@ class Totals(Watcher):
         self.last: StepReport | None = None
         self.tokens = 0
         self._durations_s: list[float] = []
+        self._recent: deque[StepReport] = deque(maxlen=_RECENT_STEPS)
 
     def on_step(self, report: StepReport) -> None:
         """Take the step in."""
         self.last = report
         self.tokens += report.step_tokens
         self._durations_s.append(report.step_s)
+        self._recent.append(report)
+
+    def typical(self, read: Callable[[StepReport], float | None]) -> float | None:
+        """Return a figure's median over the last steps that have it."""
+        found = [value for value in map(read, self._recent) if value is not None]
+        return median(found) if found else None
+
+    @property
+    def sent_bytes(self) -> dict[str, float]:
+        """Bytes a step that this rank sent, by axis."""
+        axes = dict.fromkeys(axis for report in self._recent for axis in report.sent_bytes)
+        return {axis: mean(report.sent_bytes.get(axis, 0) for report in self._recent) for axis in axes}
 
     @property
     def median_step_s(self) -> float | None:
@@ -156,6 +174,10 @@ def closing_facts(
         resume_command=options.go_on_command,
         extend_command=options.extend_command(train),
         can_be_loaded=options.command is not None,
+        sent_bytes=totals.sent_bytes,
+        crossing_bytes=totals.typical(lambda report: report.crossing_bytes),
+        communication_s=totals.typical(lambda report: report.communication_s),
+        exposed_s=totals.typical(lambda report: report.exposed_s),
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from trireme.config import CommunicationSection
 from trireme.data import Batch
 from trireme.job.layout import Arrangement
-from trireme.parallel import ParallelModel, parallelize
+from trireme.parallel import Communication, ParallelModel, parallelize
 from trireme.train import Objective, host_tensors, take_rows
 
 _EXAMPLE_ROWS = 2
@@ -23,6 +24,7 @@ def spread_module(
     arrangement: Arrangement,
     objective: Objective,
     seed: int,
+    communication: CommunicationSection,
     notice: Callable[[str], None],
 ) -> ParallelModel:
     """Spread a module over the ranks, as it is called and scored in training.
@@ -44,7 +46,25 @@ def spread_module(
         cuts=arrangement.cuts,
         recompute=arrangement.recompute,
         seed=seed,
+        communication=_asked(communication),
         notice=notice,
+    )
+
+
+def _asked(section: CommunicationSection) -> Communication:
+    return Communication(
+        compress=section.compress,
+        warmup_steps=section.warmup_steps,
+        rank=section.powersgd_rank,
+        topk_ratio=section.topk_ratio,
+        layered=section.layered,
+        ranks_per_node=section.ranks_per_node,
+        bucket_bytes=int(section.bucket_mib * 2**20),
+        reduce=section.reduce,
+        local_steps=section.local_steps,
+        outer=section.outer,
+        outer_lr=section.outer_lr,
+        outer_momentum=section.outer_momentum,
     )
 
 

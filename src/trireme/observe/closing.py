@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trireme.observe.rows import format_rows
+from trireme.observe.rows import format_parts, format_rows
 from trireme.observe.screen import Line
 from trireme.observe.step_line import format_loss, format_step_time
 from trireme.units import format_bytes, format_count, format_duration
@@ -43,6 +43,10 @@ class ClosingFacts:
     resume_command: str | None = None
     extend_command: str | None = None
     can_be_loaded: bool = True
+    sent_bytes: Mapping[str, float] = field(default_factory=dict)
+    crossing_bytes: float | None = None
+    communication_s: float | None = None
+    exposed_s: float | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -70,6 +74,7 @@ def _result_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
     if facts.num_skipped:
         yield say("observe.row_skipped"), str(facts.num_skipped)
     yield from _prediction_rows(facts)
+    yield from _wire_rows(facts)
     if facts.checkpoint is not None:
         yield say("observe.row_checkpoint"), str(facts.checkpoint)
     if facts.plot is not None:
@@ -95,6 +100,26 @@ def _prediction_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
                 predicted=format_step_time(facts.predicted_step_s),
                 measured=format_step_time(facts.measured_step_s),
                 ratio=f"{facts.predicted_step_s / facts.measured_step_s:.2f}",
+            ),
+        )
+
+
+def _wire_rows(facts: ClosingFacts) -> Iterator[tuple[str, str]]:
+    """What a step sent, by axis, and how much of the time it took was hidden behind computing."""
+    if sum(facts.sent_bytes.values()):
+        parts = [(axis, format_bytes(size)) for axis, size in facts.sent_bytes.items() if size]
+        crossing = ""
+        if facts.crossing_bytes is not None:
+            crossing = say("observe.crossing", amount=format_bytes(facts.crossing_bytes))
+        yield say("observe.row_sent"), say("observe.sent_a_step", parts=format_parts(parts)) + crossing
+    if facts.communication_s and facts.exposed_s is not None:
+        yield (
+            say("observe.row_overlap"),
+            say(
+                "observe.overlap",
+                total=format_step_time(facts.communication_s),
+                exposed=format_step_time(facts.exposed_s),
+                ratio=f"{1 - facts.exposed_s / facts.communication_s:.0%}",
             ),
         )
 

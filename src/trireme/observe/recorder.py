@@ -88,6 +88,11 @@ def step_fields(report: StepReport) -> dict[str, Any]:
         "flops_per_s": report.flops_per_s,
         "mfu": report.mfu,
         "memory_bytes": report.memory_bytes,
+        "sent_bytes": dict(report.sent_bytes) or None,
+        "crossing_bytes": report.crossing_bytes,
+        "communication_s": report.communication_s,
+        "exposed_s": report.exposed_s,
+        "overlap_ratio": report.overlap_ratio,
     }
 
 

@@ -18,7 +18,9 @@ class StepReport:
 
     Units: ``loss`` is the mean over the step's trained tokens in nats; ``tokens`` counts from step 1,
     padding included; the other counts are of this step alone; ``step_s`` is the time from the end of the
-    step before, without evaluation and saving.
+    step before, without evaluation and saving; ``sent_bytes`` is what this rank sent, by axis of the layout,
+    ``crossing_bytes`` the part of the gradients' that left its node; ``exposed_s`` is the part of
+    ``communication_s`` (gradients and ZeRO's gathers) that nothing computed beside.
     """
 
     step: int
@@ -38,6 +40,17 @@ class StepReport:
     skipped: bool = False
     num_skipped: int = 0
     loss_scale: float | None = None
+    sent_bytes: Mapping[str, int] = field(default_factory=dict)
+    crossing_bytes: int | None = None
+    communication_s: float | None = None
+    exposed_s: float | None = None
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Share of the time gradients travelled in which backward computed; None where nothing was timed."""
+        if not self.communication_s or self.exposed_s is None:
+            return None
+        return 1 - self.exposed_s / self.communication_s
 
     @property
     def tokens_per_s(self) -> float:

@@ -24,6 +24,9 @@ class StepWindow:
     flops: float = 0.0
     num_steps: int = 0
     num_skipped: int = 0
+    sent_bytes: int = 0
+    communication_s: float = 0.0
+    exposed_s: float = 0.0
 
     def add(self, report: StepReport) -> None:
         """Take one step in; a skipped step counts for time and tokens, not for the loss."""
@@ -34,6 +37,9 @@ class StepWindow:
         self.target_tokens += report.target_tokens
         self.duration_s += report.step_s
         self.flops += report.flops or 0.0
+        self.sent_bytes += sum(report.sent_bytes.values())
+        self.communication_s += report.communication_s or 0.0
+        self.exposed_s += report.exposed_s or 0.0
         if not report.skipped:
             self.loss_sum += report.loss * report.target_tokens
             self.loss_tokens += report.target_tokens
@@ -70,6 +76,8 @@ def format_numbers(window: StepWindow, *, last: StepReport) -> str:
         parts.append(f"MFU {window.rate(window.flops) / last.peak_flops_per_s:.1%}")
     if last.memory_bytes:
         parts.append(say("observe.memory", amount=format_bytes(last.memory_bytes)))
+    if window.sent_bytes:
+        parts.append(format_sent(window))
     if last.loss_scale is not None:
         parts.append(f"scale {last.loss_scale:g}")
     if window.num_skipped:
@@ -83,6 +91,16 @@ def format_speed(window: StepWindow) -> str:
         f"{window.rate(amount):,.0f}" for amount in (window.step_tokens, window.real_tokens, window.target_tokens)
     )
     return say("observe.speed", total=total, real=real, trained=trained)
+
+
+def format_sent(window: StepWindow) -> str:
+    """Return the bytes a step that this rank sent, and how long it waited for gradients where that was timed."""
+    amount = format_bytes(window.sent_bytes / max(1, window.num_steps))
+    if not window.communication_s:
+        return say("observe.sent", amount=amount)
+    exposed = format_step_time(window.exposed_s / max(1, window.num_steps))
+    overlap = f"{1 - window.exposed_s / window.communication_s:.0%}"
+    return say("observe.sent_timed", amount=amount, exposed=exposed, overlap=overlap)
 
 
 def format_loss(loss: float) -> str:

@@ -2,18 +2,25 @@
 
 from trireme.parallel.apply import parallelize
 from trireme.parallel.axes import Axes
+from trireme.parallel.axis_traffic import StepTraffic
 from trireme.parallel.border import Borders, expect_borders, watch_borders
 from trireme.parallel.bucket import BUCKET_BYTES, Bucket, all_reduce_bucket
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, choose_cuts
 from trireme.parallel.chunked import ChunkedOptimizer
+from trireme.parallel.codec import Bf16, Codec, Fp16, Int8, TopK
+from trireme.parallel.coded import CodedSum
+from trireme.parallel.communication import Communication
 from trireme.parallel.compile import MAX_PROGRAMS, BlockCompiler, Compile, CompileReport
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
 from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
+from trireme.parallel.feedback import Feedback
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, RangeGather
+from trireme.parallel.hierarchy import LayeredSum
+from trireme.parallel.link import Link, Pace
 from trireme.parallel.microbatch import rows_of
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
@@ -23,6 +30,7 @@ from trireme.parallel.optimizer_kind import OptimizerKind, judge_optimizer
 from trireme.parallel.part import Kept, ParameterPart, count_copies
 from trireme.parallel.piece import Piece, assemble, gather_whole, whole_piece
 from trireme.parallel.pipeline import Executor
+from trireme.parallel.power_sgd import LowRankSum
 from trireme.parallel.recompute_block import RecomputeRule, apply_marks, marked_modules, recompute
 from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rounding import StochasticRounding
@@ -35,17 +43,23 @@ from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients, tied_holders
 from trireme.parallel.traffic import Traffic
 from trireme.parallel.transport import Lane
+from trireme.parallel.wire import PlainSum, Wire
+from trireme.parallel.wires import Wires, layered_ratio
 
 __all__ = [
     "BUCKET_BYTES",
     "MAX_PROGRAMS",
     "Axes",
+    "Bf16",
     "BlockCompiler",
     "BlockCost",
     "Borders",
     "Bucket",
     "Call",
     "ChunkedOptimizer",
+    "Codec",
+    "CodedSum",
+    "Communication",
     "Compile",
     "CompileReport",
     "Crossing",
@@ -55,20 +69,28 @@ __all__ = [
     "ExpertRanks",
     "ExpertSet",
     "ExpertTraffic",
+    "Feedback",
     "FoundExperts",
+    "Fp16",
     "Gatherer",
     "GradientSync",
+    "Int8",
     "Kept",
     "Lane",
+    "LayeredSum",
+    "Link",
     "LossScale",
+    "LowRankSum",
     "ModelTrace",
     "Moment",
     "OptimizerKind",
     "OwnedRows",
+    "Pace",
     "ParallelModel",
     "ParallelOptimizer",
     "ParameterPart",
     "Piece",
+    "PlainSum",
     "RangeGather",
     "RecomputeRule",
     "Reducer",
@@ -77,11 +99,15 @@ __all__ = [
     "StageSet",
     "StateHome",
     "StepOutcome",
+    "StepTraffic",
     "StochasticRounding",
     "SyncTogether",
     "TiedGradients",
+    "TopK",
     "Traffic",
     "Transfers",
+    "Wire",
+    "Wires",
     "all_reduce_bucket",
     "apply_marks",
     "assemble",
@@ -98,6 +124,7 @@ __all__ = [
     "grad_norm",
     "held_rows",
     "judge_optimizer",
+    "layered_ratio",
     "local_shard",
     "marked_modules",
     "move_parameters",

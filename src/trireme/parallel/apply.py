@@ -31,6 +31,7 @@ from trireme.interpret import (
     ContextBinding,
     CountedRandomness,
     InitialValues,
+    Line,
     TensorPlan,
     bind,
     fill_buffers,
@@ -39,11 +40,13 @@ from trireme.interpret import (
     plan_tensor_parallel,
     shard_parameters,
 )
-from trireme.mesh import choose_device
+from trireme.mesh import LaunchEnvironment, choose_device
 from trireme.parallel.agreement import check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
+from trireme.parallel.axis_traffic import AxisTraffic
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
+from trireme.parallel.communication import Communication
 from trireme.parallel.compile import BlockCompiler, Compile
 from trireme.parallel.expert import DealtExperts, deal_experts
 from trireme.parallel.expert_find import find_experts
@@ -53,7 +56,7 @@ from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
 from trireme.parallel.recompute_block import Recompute, RecomputeRule, apply_marks, marked_modules, recompute_block
-from trireme.parallel.replicate import replicate
+from trireme.parallel.replicate import Reducer, replicate
 from trireme.parallel.rows import Fill
 from trireme.parallel.runner import PipelineRunner, PlainRunner
 from trireme.parallel.shard import ZeroStage, shard
@@ -63,6 +66,7 @@ from trireme.parallel.sync import GradientSync, SyncTogether
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
 from trireme.parallel.unit import move_real
+from trireme.parallel.wires import Wires
 from trireme.plan import Layout, ModelFacts, parse_layout, require_legal, stages_of_rank
 from trireme.words import say
 
@@ -81,6 +85,7 @@ def parallelize(
     compiled: Compile = "none",
     device: torch.device | None = None,
     seed: int = 0,
+    communication: Communication | None = None,
     notice: Notice = warnings.warn,
 ) -> ParallelModel:
     """Spread a plain module over the ranks of the process group, in place.
@@ -98,6 +103,7 @@ def parallelize(
         compiled: Whether each block runs as one compiled program; what can't runs as written, and is told.
         device: What this rank computes on. Default: what it has.
         seed: Decides what dropout and the like draw, and the first values of a module on meta.
+        communication: How gradients and weights travel. Default: as they are, with every update.
         notice: Told of everything a person should know.
 
     Raises:
@@ -106,7 +112,15 @@ def parallelize(
     if isinstance(layout, str):
         layout = parse_layout(layout, ranks=dist.get_world_size()).layout
     axes = Axes(layout, device=device or choose_device())
-    building = _Building(module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, notice=notice)
+    wires = Wires(
+        communication or Communication(),
+        layout,
+        device=axes.device,
+        ranks_per_node=LaunchEnvironment.from_environ().local_world_size,
+    )
+    building = _Building(
+        module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, wires=wires, notice=notice
+    )
     return building.build(cuts, recompute or {}, compiled)
 
 
@@ -122,8 +136,12 @@ class _Building:
         call: Call,
         loss_fn: LossFn | None,
         seed: int,
+        wires: Wires,
         notice: Notice,
     ) -> None:
+        self.wires = wires
+        self.plain: frozenset[str] = frozenset()
+        self.expert_line: Line | None = None
         self.module = module
         self.axes = axes
         self.layout = axes.layout
@@ -155,6 +173,7 @@ class _Building:
         stages = self.cut_stages(trace, cuts)
         move_real(self.module, device=self.axes.device)
         fill = functools.partial(self.fill, plan=tensor_plan, dealt=dealt)
+        self.plain = frozenset(name for name in self.shapes if self.is_shared_in_part(name, tensor_plan))
         binding = self.cut_tensors(tensor_plan, fill)
         surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
         compiler = self.compile_blocks(trace, compiled, surroundings, stages, dealt)
@@ -165,9 +184,51 @@ class _Building:
             name: self.holding(name, shape, tensor_plan, dealt, num_stages=len(holders.get(name, (0,))))
             for name, shape in self.shapes.items()
         }
+        self.wires.part_ways(list(self.module.named_parameters()))
+        self.tell_wire()
         inventory = Inventory(self.module, holdings, axes=self.axes, whole_numel=whole_numel)
+        traffic = self.watch_traffic(binding, surroundings.context, runner, sync)
         how = HowItRuns(path="interpreter", notices=tuple(self.notices), whole=surroundings.whole, compiler=compiler)
-        return ParallelModel(self.module, axes=self.axes, runner=runner, inventory=inventory, how=how)
+        return ParallelModel(
+            self.module, axes=self.axes, runner=runner, inventory=inventory, how=how, wires=self.wires, traffic=traffic
+        )
+
+    def is_shared_in_part(self, name: str, plan: TensorPlan | None) -> bool:
+        """Tell whether other tensor-parallel ranks hold some of this rank's share: they must get the same gradient."""
+        split = None if plan is None else plan.parameters.get(name)
+        if split is None or split.split is None:
+            return False
+        return any(split.split.kept_ranges(rank) for rank in range(self.layout.tp))
+
+    def tell_wire(self) -> None:
+        """Say what the wire does, where it isn't what everybody expects."""
+        asked = self.wires.asked
+        if asked.is_compressed and self.wires.codes_nothing:
+            self.notice(say("wire.nothing_to_code", compress=asked.compress, layout=self.layout))
+        elif asked.is_compressed:
+            self.notice(say("wire.codes", compress=asked.compress, axes="+".join(self.wires.coded_axes)))
+        if asked.layered:
+            self.notice(self.wires.tell_layers())
+
+    def watch_traffic(
+        self,
+        binding: Binding | None,
+        context: ContextBinding | None,
+        runner: Runner,
+        sync: GradientSync,
+    ) -> AxisTraffic:
+        """Count what each axis sends."""
+        lines: dict[str, Line] = {}
+        if binding is not None:
+            lines["tp"] = binding.interpreter.line
+        if context is not None:
+            lines["cp"] = context.interpreter.line
+        if self.expert_line is not None:
+            lines["ep"] = self.expert_line
+        sent_on = {}
+        if isinstance(runner, PipelineRunner):
+            sent_on["pp"] = lambda: runner.executor.transport.sent_bytes + runner.ties.sent_bytes
+        return AxisTraffic(sync, lines=lines, sent_on=sent_on, wires=self.wires)
 
     def holding(
         self,
@@ -212,6 +273,7 @@ class _Building:
         for path, reason in found.whole.items():
             self.notice(say("ranks.experts_whole", path=path, reason=reason))
         ranks = ExpertRanks(ep=as_line(self.axes["ep"]), tp=as_line(self.axes["tp"]))
+        self.expert_line = ranks.ep
         return deal_experts(self.module, ranks, found=found)
 
     def count_randomness(self) -> CountedRandomness:
@@ -357,17 +419,27 @@ class _Building:
         owned = list(self.module.named_parameters())
         names = frozenset() if dealt is None else dealt.parameters
         if self.layout.zero == 0:
-            dense: GradientSync = replicate(
-                self.module,
-                [each for each in owned if each[0] not in names],
-                group=self.axes["dp_cp"].group,
-                reduce_dtype=_reduce_dtype(self.module),
-            )
+            dense: GradientSync = self.replicate_dense([each for each in owned if each[0] not in names])
         else:
             dense = self.shard_dense(
                 blocks, stages, binding, fill, apart=[parameter for name, parameter in owned if name in names]
             )
         return SyncTogether(dense, *experts) if experts else dense
+
+    def replicate_dense(self, parameters: list[tuple[str, nn.Parameter]]) -> Reducer:
+        """Sum gradients of whole copies, but for those that replicas keep to themselves."""
+        line = self.axes["dp_shard_cp"] if self.wires.asked.is_local else self.axes["dp_cp"]
+        reducer = replicate(
+            self.module,
+            parameters,
+            group=line.group,
+            bucket_bytes=self.wires.asked.bucket_bytes,
+            reduce_dtype=_reduce_dtype(self.module),
+            exchange=self.wires.exchange("dense"),
+            plain=self.plain,
+        )
+        self.wires.remember("dense", reducer)
+        return reducer
 
     def share_experts(self, stages: StageSet | None, dealt: DealtExperts | None, fill: Fill) -> list[GradientSync]:
         """Sum gradients of experts over the ranks that hold the same ones, or cut each layer's over them.
@@ -378,8 +450,16 @@ class _Building:
             return []
         if self.layout.zero == 0:
             own = [(name, each) for name, each in self.module.named_parameters() if name in dealt.parameters]
-            group = self.axes["expert_copies"].group
-            return [replicate(self.module, own, group=group, reduce_dtype=_reduce_dtype(self.module))]
+            reducer = replicate(
+                self.module,
+                own,
+                group=self.axes["expert_copies"].group,
+                bucket_bytes=self.wires.asked.bucket_bytes,
+                reduce_dtype=_reduce_dtype(self.module),
+                exchange=self.wires.exchange("experts"),
+            )
+            self.wires.remember("experts", reducer)
+            return [reducer]
         paths = [path for paths in dealt.units for path in paths]
         held = [path for path in paths if next(self.module.get_submodule(path).parameters(), None) is not None]
         return [self.shard_experts(path, stages, fill) for path in held]
@@ -397,6 +477,7 @@ class _Building:
             stages=() if stages is None else stages.stages,
             reduce_dtype=_reduce_dtype(unit),
             device=self.axes.device,
+            reduces_each=self.wires.reduces_each(has_stages=stages is not None),
         )
         if self.initial is not None:
             prefix = f"{path}." if path else ""
@@ -416,20 +497,25 @@ class _Building:
     ) -> GradientSync:
         """Cut everything but experts over the ranks of ZeRO."""
         copies = self.axes["dp_replicate"]
+        wire = self.wires.shard_wire("dense", plain=self.plain)
+        sums_copies = copies.degree > 1 and not self.wires.asked.is_local
+        by_itself = sums_copies and (wire is None or wire.copies is None)
         sync = shard(
             self.module,
             blocks,
             group=self.axes["dp_shard_cp"].group,
             zero=cast(ZeroStage, self.layout.zero),
             keep_gathered=self.layout.pp > 1,
-            replicate_group=copies.group if copies.degree > 1 else None,
-            whole_group=self.axes["dp_cp"].group if copies.degree > 1 else None,
+            replicate_group=copies.group if by_itself else None,
+            whole_group=self.axes["dp_cp"].group if sums_copies else None,
             stage_of=_stages_of(blocks, stages),
             stages=() if stages is None else stages.stages,
             apart=apart,
             reduce_dtype=_reduce_dtype(self.module),
             on_gathered=None if binding is None else binding.mark_one,
             device=self.axes.device,
+            reduces_each=self.wires.reduces_each(has_stages=stages is not None),
+            wire=wire,
         )
         if self.initial is not None:
             sync.materialise(device=self.axes.device, fill=fill)

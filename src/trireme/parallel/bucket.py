@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +22,7 @@ class Bucket:
     Attributes:
         indices: Which parameters, in the order in which their gradients become ready.
         flat: All gradients one after the other; a parameter's view has its shape and strides.
+        is_plain: Whether they must be summed as they are.
     """
 
     index: int
@@ -29,7 +30,8 @@ class Bucket:
     indices: tuple[int, ...]
     flat: Tensor
     views: tuple[Tensor, ...]
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None
+    is_plain: bool = False
     waiting_for: set[int] = field(default_factory=set)
 
     @property
@@ -49,7 +51,12 @@ def all_reduce_bucket(bucket: Bucket) -> Handle:
 
 
 def divide_into_buckets(
-    parameters: Sequence[nn.Parameter], *, order: Sequence[int], dtype: torch.dtype | None, bucket_bytes: int
+    parameters: Sequence[nn.Parameter],
+    *,
+    order: Sequence[int],
+    dtype: torch.dtype | None,
+    bucket_bytes: int,
+    plain: Collection[int] = (),
 ) -> list[list[int]]:
     """Give the members of each bucket, buckets in the order in which they become full.
 
@@ -58,13 +65,14 @@ def divide_into_buckets(
         order: Numbers in the order in which gradients become ready.
         dtype: What is summed in; None: each gradient's own, then each format has buckets of its own.
         bucket_bytes: A bucket is closed when it holds at least so much.
+        plain: Those that must be summed as they are; they have buckets of their own.
     """
-    open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    sizes: dict[tuple[torch.dtype, torch.device], int] = {}
+    open_buckets: dict[tuple[torch.dtype, torch.device, bool], list[int]] = {}
+    sizes: dict[tuple[torch.dtype, torch.device, bool], int] = {}
     closed: list[list[int]] = []
     for index in order:
         parameter = parameters[index]
-        key = (dtype or parameter.dtype, parameter.device)
+        key = (dtype or parameter.dtype, parameter.device, index in plain)
         open_buckets.setdefault(key, []).append(index)
         sizes[key] = sizes.get(key, 0) + parameter.numel() * key[0].itemsize
         if sizes[key] >= bucket_bytes:
@@ -80,18 +88,20 @@ def build_bucket(
     *,
     parameters: Sequence[tuple[str, nn.Parameter]],
     dtype: torch.dtype | None,
-    group: dist.ProcessGroup,
+    group: dist.ProcessGroup | None,
+    is_plain: bool = False,
+    block: int = 1,
+    multiple: int = 1,
 ) -> Bucket:
-    """Allocate one bucket."""
+    """Allocate one bucket; parameters begin at multiples of ``block``, and the whole is one of ``multiple``."""
     chosen = [parameters[member] for member in members]
     first = chosen[0][1]
-    flat = torch.zeros(
-        sum(parameter.numel() for _, parameter in chosen), dtype=dtype or first.dtype, device=first.device
-    )
+    size = _up_to(sum(_up_to(parameter.numel(), block) for _, parameter in chosen), multiple)
+    flat = torch.zeros(size, dtype=dtype or first.dtype, device=first.device)
     views, offset = [], 0
     for _, parameter in chosen:
         views.append(_view_like(flat[offset : offset + parameter.numel()], parameter))
-        offset += parameter.numel()
+        offset += _up_to(parameter.numel(), block)
     return Bucket(
         index=index,
         names=tuple(name for name, _ in chosen),
@@ -99,7 +109,12 @@ def build_bucket(
         flat=flat,
         views=tuple(views),
         group=group,
+        is_plain=is_plain,
     )
+
+
+def _up_to(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _view_like(flat: Tensor, parameter: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
@@ -70,6 +72,18 @@ def _init_and_mark(record: FSDPParam, original: Callable[[], None], mark: Callab
         mark(record._unsharded_param)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardGroup:
+    """A unit whose gradients have just been summed over shards; on a device once it has reached ``reduced``."""
+
+    parameters: tuple[nn.Parameter, ...]
+    reduced: torch.Event | None
+
+
+OnReduced = Callable[[int, ShardGroup], None]
+"""Hears of a unit's number and of the unit, when its last reduction of the step has been started."""
+
+
 class OrderedReduction:
     """Lets groups reduce in one order on every rank, and remembers which parameters had a gradient.
 
@@ -78,9 +92,10 @@ class OrderedReduction:
     never leaves, and what runs several times in one forward, is reduced at backward's end.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], *, on_reduced: OnReduced | None = None) -> None:
         """Take modules in the order in which backward leaves them; the root is the last."""
         self._root = modules[-1]
+        self._on_reduced = on_reduced
         self._groups = [group for module in modules for group in groups_of(module)]
         self._originals = {id(group): group.post_backward for group in self._groups}
         self._due: list[FSDPParamGroup] = []
@@ -146,6 +161,10 @@ class OrderedReduction:
         group.reduce_grads = False
         if self.is_final:
             self._finished.add(id(group))
+            if self._on_reduced is not None:
+                parameters = tuple(record.sharded_param for record in group.fsdp_params)
+                unit = ShardGroup(parameters=parameters, reduced=group._post_reduce_event)
+                self._on_reduced(self._groups.index(group), unit)
 
     def is_finished(self, module: nn.Module) -> bool:
         """Tell whether a module's final reduction of the step is under way or done."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trireme.errors import LayoutError
 from trireme.parallel.axes import Axes
+from trireme.parallel.axis_traffic import AxisTraffic, StepTraffic
 from trireme.parallel.compile import BlockCompiler
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.inventory import Inventory
@@ -23,6 +24,7 @@ from trireme.parallel.piece import Piece, gather_whole
 from trireme.parallel.share import share_from_last
 from trireme.parallel.surroundings import Moment
 from trireme.parallel.unit import move_tensors
+from trireme.parallel.wires import Wires
 
 Prepare = Callable[[int], Mapping[str, Any]]
 Score = Callable[[Any, Mapping[str, Any], int], Tensor]
@@ -68,14 +70,27 @@ class ParallelModel:
         axes: Ranks of every axis.
         how: What was chosen.
         runner: What runs the micro-batches.
+        wires: What gradients travel on, and what of it a checkpoint keeps.
     """
 
-    def __init__(self, module: nn.Module, *, axes: Axes, runner: Runner, inventory: Inventory, how: HowItRuns) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        axes: Axes,
+        runner: Runner,
+        inventory: Inventory,
+        how: HowItRuns,
+        wires: Wires,
+        traffic: AxisTraffic,
+    ) -> None:
         self.module = module
         self.axes = axes
         self.layout = axes.layout
         self.how = how
         self.runner = runner
+        self.wires = wires
+        self._traffic = traffic
         self._inventory = inventory
         self._spanned: _Span | None = None
         self._step = 0
@@ -257,6 +272,21 @@ class ParallelModel:
         spoken = values.clone() if speaks else torch.zeros_like(values)
         dist.all_reduce(spoken)
         return spoken
+
+    def divisor(self, count: int, *, total: int) -> int:
+        """Return what a loss is divided by before its backward, where all ranks count ``total`` and this one ``count``.
+
+        Replicas that train by themselves divide by their own count.
+        """
+        if not self.wires.asked.is_local:
+            return total
+        own = torch.tensor(count, dtype=torch.int64, device=self.axes.device)
+        dist.all_reduce(own, group=self.axes["dp_shard"].group)
+        return max(1, int(own))
+
+    def read_traffic(self) -> StepTraffic:
+        """Return what this rank has sent since it was last asked; call it once a step."""
+        return self._traffic.read()
 
     def pieces(self) -> dict[str, Piece]:
         """Give what this rank holds of each parameter and saved buffer, in the numbering of the whole."""

@@ -102,9 +102,10 @@ def agree_readiness(
         seen[row, [index for index in range(count) if stage in readiness.stages_of.get(index, ())]] = 1
     seen[-1, list(readiness.repeated)] = 1
     seen = seen.to(device)
-    meter.count("agree", heard.numel() * heard.element_size())
+    degree = dist.get_world_size(group)
+    meter.count("agree", heard.numel() * heard.element_size(), degree=degree)
     dist.broadcast(heard, group=group, group_src=0)
-    meter.count("agree", seen.numel())
+    meter.count("agree", seen.numel(), degree=degree)
     dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=group)
     for row, stage in enumerate(stages):
         for index in seen[row].nonzero().flatten().tolist():

@@ -9,7 +9,7 @@ the same order on every rank whatever each rank's own backward does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from trireme.parallel.bucket import (
 )
 from trireme.parallel.readiness import Readiness, agree_readiness
 from trireme.parallel.traffic import Handle, Traffic, TrafficMeter
+from trireme.parallel.wire import PlainSum, Summation, Wire
 
 
 def replicate(
@@ -36,6 +37,7 @@ def replicate(
     bucket_bytes: int = BUCKET_BYTES,
     reduce_dtype: torch.dtype | None = None,
     exchange: Exchange = all_reduce_bucket,
+    plain: Collection[str] = (),
 ) -> Reducer:
     """Sum the gradients of whole copies over a group; the module stays as it is.
 
@@ -47,9 +49,12 @@ def replicate(
         reduce_dtype: Format in which to sum; default: the gradient's own, which then lies in the bucket and needs
             no second copy.
         exchange: Sums one bucket; the place for compression.
+        plain: Names of parameters that an exchange must sum as they are.
     """
     chosen = list(module.named_parameters()) if parameters is None else list(parameters)
-    return Reducer(chosen, group=group, bucket_bytes=bucket_bytes, reduce_dtype=reduce_dtype, exchange=exchange)
+    return Reducer(
+        chosen, group=group, bucket_bytes=bucket_bytes, reduce_dtype=reduce_dtype, exchange=exchange, plain=plain
+    )
 
 
 class Reducer:
@@ -63,13 +68,19 @@ class Reducer:
         bucket_bytes: int = BUCKET_BYTES,
         reduce_dtype: torch.dtype | None = None,
         exchange: Exchange = all_reduce_bucket,
+        plain: Collection[str] = (),
     ) -> None:
         self.parameters = list(parameters)
+        self._plain = frozenset(index for index, (name, _) in enumerate(self.parameters) if name in plain)
+        self._planned: tuple[tuple[str, ...], ...] = ()
         self.group = group
         self.bucket_bytes = bucket_bytes
         self.reduce_dtype = reduce_dtype
         self.exchange = exchange
-        self._is_alone = dist.get_world_size(group) == 1
+        # A code may have kept something of earlier gradients for a parameter that has none now.
+        self._keeps_rest = isinstance(exchange, Wire) and not isinstance(exchange.summation, PlainSum)
+        self._degree = dist.get_world_size(group)
+        self._is_alone = self._degree == 1
         self._trained: tuple[int, ...] = ()
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._buckets: list[Bucket] | None = None
@@ -113,12 +124,15 @@ class Reducer:
             self._meter.end_backward(device=self._device)
             self._learn()
             self._complete(self._trained)
+            if isinstance(self.exchange, Wire):
+                self._wait()  # its thread may still use the group
             has_anywhere = self._agree_which()
-            for handle in self._handles:
-                handle.wait()
+            self._wait()
             for index in self._trained:
                 self._take_back(index, is_there=has_anywhere[index])
         self._add_held()
+        if isinstance(self.exchange, Wire):
+            self._meter.add_sent(*self.exchange.take())
         self._last_traffic = self._meter.read()
         self._reset()
         self._is_open = False
@@ -135,6 +149,10 @@ class Reducer:
     def bucket_names(self) -> tuple[tuple[str, ...], ...]:
         """Names in each bucket; empty before the first step has ended."""
         return tuple(bucket.names for bucket in self._buckets or ())
+
+    def plan_buckets(self, names: Sequence[Sequence[str]]) -> None:
+        """Divide as another run of the same layout did, whatever order this one would learn."""
+        self._planned = tuple(tuple(each) for each in names)
 
     def close(self) -> None:
         """Stop watching the parameters."""
@@ -158,10 +176,13 @@ class Reducer:
         for bucket in self._buckets or ():
             bucket.waiting_for = set(bucket.indices)
 
-    def _drop_unfinished(self) -> None:
-        """Forget a step that an error ended; what was complete before it stays."""
+    def _wait(self) -> None:
         for handle in self._handles:
             handle.wait()
+
+    def _drop_unfinished(self) -> None:
+        """Forget a step that an error ended; what was complete before it stays."""
+        self._wait()
         for index in self._trained:
             self._parameter(index).grad = self._held.pop(index, None)
 
@@ -211,7 +232,8 @@ class Reducer:
         for index in bucket.indices:
             self._move_into_bucket(index)
             self._sent.add(index)
-        self._meter.count("all_reduce", bucket.num_bytes)
+        is_own = isinstance(self.exchange, Wire)  # which counts itself what it sends
+        self._meter.count("all_reduce", bucket.num_bytes, degree=1 if is_own else self._degree)
         handle = self.exchange(bucket)
         self._meter.watch(handle, device=bucket.flat.device)
         self._handles.append(handle)
@@ -238,31 +260,52 @@ class Reducer:
         order = agree_readiness(
             self._readiness, indices=self._trained, group=self.group, device=self._device, meter=self._meter
         )
-        parameters = [parameter for _, parameter in self.parameters]
-        divided = divide_into_buckets(parameters, order=order, dtype=self.reduce_dtype, bucket_bytes=self.bucket_bytes)
-        self._buckets = [
-            build_bucket(number, members, parameters=self.parameters, dtype=self.reduce_dtype, group=self.group)
-            for number, members in enumerate(divided)
-        ]
+        self._buckets = [self._build(number, members) for number, members in enumerate(self._divide(order))]
         for bucket in self._buckets:
             bucket.waiting_for = set(bucket.indices)
             self._place.update(
                 {index: (bucket, view) for index, view in zip(bucket.indices, bucket.views, strict=True)}
             )
 
+    def _divide(self, order: Sequence[int]) -> list[list[int]]:
+        places = {name: index for index, (name, _) in enumerate(self.parameters)}
+        planned = [[places[name] for name in names if name in places] for names in self._planned]
+        if sorted(index for members in planned for index in members) == sorted(order):
+            return planned
+        parameters = [parameter for _, parameter in self.parameters]
+        return divide_into_buckets(
+            parameters, order=order, dtype=self.reduce_dtype, bucket_bytes=self.bucket_bytes, plain=self._plain
+        )
+
+    def _build(self, number: int, members: Sequence[int]) -> Bucket:
+        is_plain = members[0] in self._plain
+        way: Summation | None = None
+        if isinstance(self.exchange, Wire):
+            way = self.exchange.plain if is_plain else self.exchange.summation
+        return build_bucket(
+            number,
+            members,
+            parameters=self.parameters,
+            dtype=self.reduce_dtype,
+            group=self.group,
+            is_plain=is_plain,
+            block=1 if way is None else way.block,
+            multiple=1 if way is None else way.multiple,
+        )
+
     def _agree_which(self) -> list[bool]:
         """Give which parameters have a gradient on at least one rank; the only exchange that isn't gradients."""
         mask = torch.zeros(len(self.parameters), dtype=torch.uint8)
         mask[list(self._has_grad)] = 1
         mask = mask.to(self._device)
-        self._meter.count("agree", mask.numel())
+        self._meter.count("agree", mask.numel(), degree=self._degree)
         dist.all_reduce(mask, op=dist.ReduceOp.MAX, group=self.group)
         return [bool(each) for each in mask.tolist()]
 
     @torch.no_grad()
     def _take_back(self, index: int, *, is_there: bool) -> None:
         parameter, (_, view) = self._parameter(index), self._place[index]
-        if not is_there:
+        if not is_there and not (self._keeps_rest and bool(view.any())):
             parameter.grad = None
         elif self.reduce_dtype is None:
             parameter.grad = view

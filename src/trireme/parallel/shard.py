@@ -9,6 +9,7 @@ gradients are complete only after its last micro-batch, and by then other stages
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -19,13 +20,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from trireme.errors import LayoutError
 from trireme.mesh import choose_device
+from trireme.parallel.copies import CopySum
 from trireme.parallel.fsdp_collective import CountedAllGather, CountedReduceScatter
 from trireme.parallel.fsdp_private import (
     Mark,
     OrderedReduction,
+    ShardGroup,
     drop_unfinished,
     groups_of,
     keep_modes_out,
+    local_shard,
     managed,
     mark_gathered,
     prepare_root,
@@ -35,8 +39,24 @@ from trireme.parallel.replicate import Reducer
 from trireme.parallel.rows import Fill, fill_shards, fill_whole
 from trireme.parallel.shard_unit import Units, divide_into_units
 from trireme.parallel.traffic import Traffic, TrafficMeter, add_traffic
+from trireme.parallel.wire import Wire
 
 ZeroStage = Literal[1, 2, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardWire:
+    """How the sums of shards are coded.
+
+    Attributes:
+        build_scatter: Makes a unit's sum over shards, given its number. None: as it is.
+        copies: Sums over ranks with copies of shards, which ``fully_shard`` then knows nothing of.
+        plain: Parameters whose copies are to be summed as they are.
+    """
+
+    build_scatter: Callable[[TrafficMeter, int], CountedReduceScatter] | None = None
+    copies: Wire | None = None
+    plain: Collection[str] = ()
 
 
 def shard(
@@ -55,6 +75,8 @@ def shard(
     reduce_dtype: torch.dtype | None = None,
     on_gathered: Mark | None = None,
     device: torch.device | None = None,
+    reduces_each: bool | None = None,
+    wire: ShardWire | None = None,
 ) -> ShardSync:
     """Cut a module's parameters over a group; afterwards they are DTensors cut along dim 0.
 
@@ -80,10 +102,14 @@ def shard(
         param_dtype: Format to gather and compute in; shards keep theirs. Buffers and inputs are never cast.
         reduce_dtype: Format to sum gradients in. Default: the one they are computed in.
         device: Where parameters on the meta device will live. Default: where the others are, else this rank's own.
+        reduces_each: Sum gradients with every micro-batch, so that only shards of them stay, or once a step. Default:
+            with every one for stages 2 and 3, but once in a pipeline.
+        wire: Codes the sums.
         on_gathered: Called once per parameter with its name and the tensor that forward computes with: an object
             that FSDP keeps, so attributes put on it last.
     """
     assert whole_group is not None or replicate_group is None, "copies of shards need the group of all ranks"
+    wire = wire or ShardWire()
     units = divide_into_units(root, blocks, apart=frozenset(apart))
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     mesh = data_mesh(group, replicate_group, device_type=(device or _device_of(units)).type)
@@ -100,11 +126,12 @@ def shard(
         units,
         group=group if whole_group is None else whole_group,
         replicate_degree=1 if replicate_group is None else dist.get_world_size(replicate_group),
-        reduces_each=zero >= 2 and stage_of is None,
+        reduces_each=(zero >= 2 and stage_of is None) if reduces_each is None else reduces_each,
         keeps=not reshards,
         stage_of=stage_of,
         stages=frozenset(stages or (stage_of or {}).values()),
         reduce_dtype=reduce_dtype,
+        wire=wire,
     )
     if on_gathered is not None:
         for module in sync.modules:
@@ -160,6 +187,7 @@ class ShardSync:
         stage_of: Mapping[nn.Module, int] | None,
         stages: frozenset[int],
         reduce_dtype: torch.dtype | None,
+        wire: ShardWire,
     ) -> None:
         self.root = root
         self.modules = (*reversed(units.blocks), root)
@@ -175,11 +203,20 @@ class ShardSync:
         self._is_open = False
         self._kept_before: set[int] = set()
         self._reduce_dtype = reduce_dtype
+        self._is_coded = wire != ShardWire()
         self._whole = self._build_reducer()
-        self._order = OrderedReduction(self.modules)
+        self._copies = None if wire.copies is None else CopySum(wire.copies, root=root, plain=wire.plain)
+        self._order = OrderedReduction(self.modules, on_reduced=None if self._copies is None else self._send_copies)
         self._stages_left: set[int] = set()
-        for module in self.modules:
-            _configure(module, self._meter, sums_copies=lambda: replicate_degree > 1 and self._order.is_final)
+        for number, module in enumerate(self.modules):
+            scatter = CountedReduceScatter(
+                self._meter, copies=replicate_degree, sums_copies=lambda: self._order.is_final
+            )
+            _configure(
+                module,
+                CountedAllGather(self._meter),
+                scatter if wire.build_scatter is None else wire.build_scatter(self._meter, number),
+            )
 
     def start_step(self, num_microbatches: int = 1) -> None:
         """Begin a step from shards alone: nothing gathered before (evaluation, a step that failed) is used again."""
@@ -192,6 +229,8 @@ class ShardSync:
         self._stages_left = set(self._stages)
         set_last(self.root, is_last=False)
         self.release()
+        if self._copies is not None:
+            self._copies.restart()
         _free_after_backward(self.modules, frees=not self._keeps)
         if self._stage_of is not None:
             # A stage may leave the root's forward half-way, and then no hook gathers its parameters for backward.
@@ -226,7 +265,11 @@ class ShardSync:
 
     def finish(self) -> None:
         """Wait for all sums; parameters without gradient on any rank get None again."""
+        self._meter.end_backward(device=self._device)
         self._order.conclude()
+        if self._copies is not None:
+            self._copies.finish()
+            self._meter.add_sent(*self._copies.wire.take())
         self._drop_empty()
         self._whole.finish()
         self._traffic = add_traffic([self._meter.read(), self._whole.traffic])
@@ -234,8 +277,22 @@ class ShardSync:
 
     @property
     def traffic(self) -> Traffic:
-        """What the last step sent. Nothing is timed: FSDP's collectives run on streams of their own."""
+        """What the last step sent.
+
+        FSDP's collectives are timed where the host waits for them; on a device they run on streams of their own.
+        """
         return self._traffic
+
+    @property
+    def _device(self) -> torch.device:
+        return next((parameter.device for parameter, _ in managed(self.modules)), torch.device("cpu"))
+
+    def _send_copies(self, index: int, unit: ShardGroup) -> None:
+        assert self._copies is not None
+        self._copies.send(index, unit, self._meter)
+
+    def _has_rest(self, parameter: nn.Parameter) -> bool:
+        return self._is_coded and parameter.grad is not None and bool(local_shard(parameter.grad).any())
 
     def release(self) -> None:
         """Free what an evaluation gathered, so that the module's parameters are its shards again."""
@@ -274,11 +331,13 @@ class ShardSync:
     def _drop_empty(self) -> None:
         """Put None where FSDP summed zeros: an optimizer must not touch what has no gradient on any rank."""
         records = list(managed(self.modules))
-        mask = torch.tensor([id(record) in self._order.with_grad for _, record in records], dtype=torch.uint8)
+        # A code may have kept something of earlier gradients for a parameter that has none now.
+        has = [id(record) in self._order.with_grad or self._has_rest(parameter) for parameter, record in records]
+        mask = torch.tensor(has, dtype=torch.uint8)
         if not records:
             return
         mask = mask.to(records[0][0].device)
-        self._meter.count("agree", mask.numel())
+        self._meter.count("agree", mask.numel(), degree=dist.get_world_size(self._group))
         dist.all_reduce(mask, op=dist.ReduceOp.MAX, group=self._group)
         for (parameter, _), is_there in zip(records, mask.tolist(), strict=True):
             if not is_there and id(parameter) not in self._kept_before:
@@ -291,12 +350,12 @@ def _free_after_backward(modules: Sequence[nn.Module], *, frees: bool) -> None:
         module.set_reshard_after_backward(frees, recurse=False)
 
 
-def _configure(module: nn.Module, meter: TrafficMeter, *, sums_copies: Callable[[], bool]) -> None:
+def _configure(module: nn.Module, gather: CountedAllGather, scatter: CountedReduceScatter) -> None:
     assert isinstance(module, FSDPModule)
     # Sums, never averages: the loss is divided by the global count before backward.
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)
     module.set_reduce_scatter_unused_params(True, recurse=False)
     if groups_of(module):
-        module.set_custom_all_gather(CountedAllGather(meter))  # type: ignore[arg-type]
-        module.set_custom_reduce_scatter(CountedReduceScatter(meter, sums_copies=sums_copies))  # type: ignore[arg-type]
+        module.set_custom_all_gather(gather)  # type: ignore[arg-type]
+        module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]

@@ -23,12 +23,14 @@ class TiedGradients:
 
     Attributes:
         holders: For each such parameter, the ranks of the pipeline that hold it.
+        sent_bytes: What this rank has sent of their gradients.
     """
 
     def __init__(self, stages: StageSet, *, lane: Lane, schedule: Schedule) -> None:
         self._module, self._lane = stages.module, lane
         self.holders = tied_holders(stages.readers, schedule)
         self._earlier: dict[str, Tensor] = {}
+        self.sent_bytes = 0
 
     def start(self) -> None:
         """Set aside what earlier steps have summed."""
@@ -67,6 +69,7 @@ class TiedGradients:
         flag = torch.tensor([gradient is not None], dtype=torch.int64, device=self._lane.device)
         dist.send(flag, group=group, group_dst=target)
         if gradient is not None:
+            self.sent_bytes += _local(gradient).numel() * gradient.element_size()
             dist.send(_local(gradient).contiguous(), group=group, group_dst=target)
 
     def _receive(self, parameter: nn.Parameter, source: int) -> Tensor | None:

@@ -100,6 +100,7 @@ class Transport:
     def __init__(self, lane: Lane, *, window: int = 2) -> None:
         self.lane = lane
         self.window = window
+        self.sent_bytes = 0
         self._sent: dict[Any, Contract] = {}
         self._known: dict[Any, Contract] = {}
         self._expected: Expected | None = None
@@ -157,6 +158,7 @@ class Delivery:
             raise LayoutError("parallel.transport_changed", source=message.source, target=message.target)
         tensors += [tensor.detach().contiguous() for tensor in parcel if tensor is not None and tensor.numel()]
         group = self.lane.group(self.lane.rank, target)
+        self.transport.sent_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         with self._watched(message):
             works += [dist.isend(_wire(tensor), group=group, group_dst=target) for tensor in tensors]
         self._out.append((works, tensors, message))

@@ -13,9 +13,17 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from trireme.checkpoint import Checkpoint, StatePiece, restore_tensors, whole_pieces
-from trireme.parallel import Moment
+from trireme.checkpoint import (
+    MODEL_PREFIX,
+    OPTIMIZER_PREFIX,
+    Checkpoint,
+    StatePiece,
+    restore_tensors,
+    whole_pieces,
+)
+from trireme.parallel import Moment, StepTraffic
 from trireme.train.optim import grad_norm
+from trireme.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,15 @@ class Passes:
     score: Callable[[Any, Mapping[str, Any], int], torch.Tensor]
     done: Callable[[int], None] = lambda index: None
     moment: Callable[[int], Moment | None] = lambda index: None
+
+
+OWN_PREFIX = "communication/"
+"""Of tensors that are one rank's alone."""
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a tensor of a checkpoint is one rank's alone."""
+    return name.startswith(OWN_PREFIX)
 
 
 class Engine(Protocol):
@@ -65,8 +82,28 @@ class Engine(Protocol):
         """Return the counts summed over data-parallel ranks; called before the first backward."""
         ...
 
+    def divisor(self, count: int, *, total: int) -> int:
+        """Return what this rank's losses are divided by, where it counts ``count`` of the global ``total``."""
+        ...
+
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return each flag as set if it is on any rank, so that ranks decide alike."""
+        ...
+
+    def prepare(self, *, scale: float) -> None:
+        """Hear what gradients of the step that begins are multiplied by."""
+        ...
+
+    def settle(self, *, is_updated: bool) -> None:
+        """Hear whether the step updated the weights."""
+        ...
+
+    def conclude(self) -> None:
+        """Hear that no step follows: replicas that trained by themselves become one."""
+        ...
+
+    def read_traffic(self) -> StepTraffic | None:
+        """Return what this rank sent in the step; None where there is nobody to send to."""
         ...
 
     def run(self, module: nn.Module, passes: Passes) -> None:
@@ -87,6 +124,18 @@ class Engine(Protocol):
 
     def merge(self, value: Any) -> list[Any]:
         """Return every rank's value, JSON, in the order of ranks."""
+        ...
+
+    def own_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return state that is this rank's alone, beside ``tensors``, which all ranks have a part of."""
+        ...
+
+    def own_state(self) -> Any:
+        """Return the JSON of it, of all ranks; None where there is none."""
+        ...
+
+    def restore_own(self, state: Any) -> str | None:
+        """Take what ``own_state`` gave and make room for the tensors; or return why they are left, as a sentence."""
         ...
 
     def state_pieces(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, StatePiece]:
@@ -119,9 +168,38 @@ class OneDevice:
         """Return the counts as they are."""
         return list(counts)
 
+    def divisor(self, count: int, *, total: int) -> int:
+        """Return the count of all."""
+        return total
+
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return the flags as they are."""
         return list(flags)
+
+    def prepare(self, *, scale: float) -> None:
+        """Do nothing: no gradient is kept."""
+
+    def settle(self, *, is_updated: bool) -> None:
+        """Do nothing: no gradient is kept."""
+
+    def conclude(self) -> None:
+        """Do nothing: there is one replica."""
+
+    def read_traffic(self) -> StepTraffic | None:
+        """Return nothing: there is nobody to send to."""
+        return None
+
+    def own_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return nothing: all state is in ``tensors``."""
+        return {}
+
+    def own_state(self) -> Any:
+        """Return nothing."""
+        return None
+
+    def restore_own(self, state: Any) -> str | None:
+        """Say that what ranks kept is left."""
+        return None if state is None else say("train.wire_left", saved=state["signature"]["layout"], here="1")
 
     def run(self, module: nn.Module, passes: Passes) -> None:
         """Run forward and backward of each micro-batch in turn."""
@@ -155,7 +233,11 @@ class OneDevice:
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the checkpoint's tensors into place."""
-        restore_tensors(checkpoint, targets)
+        parts = (MODEL_PREFIX, OPTIMIZER_PREFIX) if any(map(is_own, checkpoint.names)) else ("",)
+        for part in parts:
+            restore_tensors(
+                checkpoint, {name: each for name, each in targets.items() if name.startswith(part)}, prefix=part
+            )
 
 
 def is_frozen(tensor: torch.Tensor) -> bool:

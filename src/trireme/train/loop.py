@@ -17,6 +17,7 @@ from trireme.data import Batch
 from trireme.errors import CheckpointError, TrainError
 from trireme.mesh import peak_memory_bytes
 from trireme.observe import EvalReport, Event, Observer, ObserverGroup, StepReport
+from trireme.parallel import StepTraffic
 from trireme.supervise import beat, strike
 from trireme.train.cadence import is_due
 from trireme.train.callback import CallbackGroup, CallbackState
@@ -106,7 +107,9 @@ class Training:
             return
         restored, here = self.restored, self.stepper.engine.layout_text
         names, missing = ", ".join(restored.names), ", ".join(restored.missing)
-        key = "train.resumed" if restored.exact else "train.resumed_inexact"
+        if restored.left is not None:
+            self.event("resume", restored.left, level="warning")
+        key = "train.resumed_inexact" if missing else "train.resumed"
         same = restored.layout == here
         how = say("train.same_layout" if same else "train.other_layout", saved=restored.layout, here=here)
         lr = lr_at(self.progress.step - self.stepper.counters.num_skipped, schedule=self.pieces.schedule)
@@ -115,7 +118,7 @@ class Training:
         self.event(
             "resume",
             f"{text} {whence} {how}",
-            level="info" if restored.exact else "warning",
+            level="warning" if missing else "info",
             data={
                 "exact": restored.exact,
                 "restored": restored.names,
@@ -181,6 +184,8 @@ class Training:
         self._report(result)
         if self.progress.num_seqs // self.pieces.samples_per_epoch > before // self.pieces.samples_per_epoch:
             self.fire("epoch_end")
+        if self.done:
+            self.stepper.engine.conclude()
         self.stepper.check(result)
         self.has_stepped = True
         beat("step", step=self.progress.step)
@@ -381,6 +386,7 @@ class Training:
             skipped=result.skipped,
             num_skipped=self.stepper.counters.num_skipped,
             loss_scale=result.loss_scale,
+            **_wire_figures(result.traffic),
         )
 
     def _callback_state(self) -> CallbackState:
@@ -399,3 +405,16 @@ class Training:
     def _epochs_done(self, num_seqs: int) -> bool:
         """Say whether the last step finished a pass over the samples."""
         return num_seqs > 0 and num_seqs % self.pieces.samples_per_epoch < self.pieces.plan.global_batch_seqs
+
+
+def _wire_figures(traffic: StepTraffic | None) -> dict[str, Any]:
+    """Return what a report says of the wire."""
+    if traffic is None:
+        return {}
+    gradients = traffic.gradients
+    return {
+        "sent_bytes": dict(traffic.by_axis),
+        "crossing_bytes": gradients.crossing_bytes,
+        "communication_s": gradients.communication_s,
+        "exposed_s": gradients.exposed_s,
+    }

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint, StatePiece
 from trireme.errors import CheckpointError
-from trireme.parallel import ParallelModel, Piece, whole_piece
-from trireme.train.engine import Passes, is_frozen
+from trireme.parallel import ParallelModel, Piece, StepTraffic, local_shard, whole_piece
+from trireme.train.engine import OWN_PREFIX, Passes, is_frozen, is_own
 from trireme.words import say
 
 _SHOWN = 5
@@ -25,6 +25,7 @@ class RanksEngine:
 
     def __init__(self, model: ParallelModel) -> None:
         self.model = model
+        self._has_own = False
         layout = model.layout
         self.rank = dist.get_rank()
         self.layout_text = str(layout)
@@ -46,6 +47,59 @@ class RanksEngine:
         total = torch.tensor(list(counts), dtype=torch.int64, device=self._device)
         dist.all_reduce(total, group=self.model.axes["dp"].group)
         return [int(each) for each in total.tolist()]
+
+    def divisor(self, count: int, *, total: int) -> int:
+        """Return the count of all, or of this replica alone where it trains by itself."""
+        return self.model.divisor(count, total=total)
+
+    def prepare(self, *, scale: float) -> None:
+        """Have what codes left out of gradients follow their scale."""
+        self.model.wires.prepare(scale=scale)
+
+    def settle(self, *, is_updated: bool) -> None:
+        """Keep or drop what codes left out; let replicas meet where it is time."""
+        self.model.wires.settle(is_updated=is_updated)
+
+    def conclude(self) -> None:
+        """Let replicas become one."""
+        self.model.wires.conclude()
+
+    def read_traffic(self) -> StepTraffic | None:
+        """Return what this rank sent."""
+        return self.model.read_traffic()
+
+    def own_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what the wire keeps, and where replicas train by themselves also the weights of the others."""
+        wires = self.model.wires
+        if wires.is_plain:
+            return {}
+        own = dict(wires.tensors())
+        if self._is_other_replica:
+            own |= tensors
+        return {f"{OWN_PREFIX}rank-{self.model.axes.rank}/{name}": each for name, each in own.items()}
+
+    def own_state(self) -> Any:
+        """Return the wire's JSON, of all ranks."""
+        wires = self.model.wires
+        if wires.is_plain:
+            return None
+        return {"signature": wires.signature(), "ranks": self.merge(wires.to_json())}
+
+    def restore_own(self, state: Any) -> str | None:
+        """Take the wire's state where it is of the same layout and the same settings."""
+        wires = self.model.wires
+        if state is None:
+            return None
+        if wires.is_plain or state["signature"] != wires.signature():
+            return say("train.wire_left", saved=state["signature"]["layout"], here=self.model.layout)
+        wires.restore(state["ranks"][self.model.axes.rank])
+        self._has_own = True
+        return None
+
+    @property
+    def _is_other_replica(self) -> bool:
+        """Whether this rank's weights are not those that a checkpoint holds under the model's names."""
+        return self.model.wires.asked.is_local and self.model.axes["dp_replicate"].rank > 0
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """Return each flag as set if it is on any rank."""
@@ -76,6 +130,8 @@ class RanksEngine:
 
     def state_pieces(self, tensors: Mapping[str, Tensor]) -> Mapping[str, StatePiece]:
         """Return this rank's part of each tensor with where it lies in the whole."""
+        if self._is_other_replica:
+            tensors = {name: each for name, each in tensors.items() if is_own(name)}
         pieces = {name: self._piece(name, tensor) for name, tensor in tensors.items()}
         return {
             name: StatePiece(
@@ -90,9 +146,12 @@ class RanksEngine:
         Raises:
             CheckpointError: A tensor is claimed by no rank, is missing, or has another shape or format.
         """
+        if not self._has_own:
+            targets = {name: tensor for name, tensor in targets.items() if not is_own(name)}
         pieces = {name: self._piece(name, tensor) for name, tensor in targets.items()}
         problems = [problem for found in self.merge(_mismatches(checkpoint, pieces)) for problem in found]
         claimed = {name for names in self.merge(list(targets)) for name in names}
+        claimed |= set() if self._has_own else {name for name in checkpoint.names if is_own(name)}
         problems += [say("train.unclaimed_tensor", name=name) for name in checkpoint.names if name not in claimed]
         if problems:
             shown = "; ".join(list(dict.fromkeys(problems))[:_SHOWN])
@@ -100,9 +159,13 @@ class RanksEngine:
         with torch.no_grad():
             for name, piece in pieces.items():
                 checkpoint.read_into(name, piece.tensor, ranges=piece.ranges)
+        if self.model.wires.outer is not None and not self._has_own:
+            self.model.wires.outer.start_from()
 
     def _piece(self, name: str, tensor: Tensor) -> Piece:
-        """Describe a tensor of the state: a parameter's part, or something that every rank has whole."""
+        """Describe a tensor of the state: a parameter's part, or something that this or every rank has whole."""
+        if is_own(name):
+            return whole_piece(name, local_shard(tensor.detach()))
         if name.startswith(MODEL_PREFIX):
             return self.model.piece_of(name.removeprefix(MODEL_PREFIX), tensor, name_as=name)
         owner, _, _ = name.removeprefix(OPTIMIZER_PREFIX).rpartition("/")

@@ -24,6 +24,8 @@ from trireme.train.step_result import StepCounters
 
 STATE_FORMAT = 1
 RNG = "rng"
+WIRE = "communication"
+"""Key of what ranks keep of gradients, there only where they do."""
 _KEYS = ("format", "progress", "counters", "precision", "scaler", "schedule", "optimizer", RNG, "data")
 _SHOWN = 5
 
@@ -41,18 +43,22 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a resume put back, and from where. It is ``exact`` unless something was allowed to be missing."""
+    """What a resume put back, and from where. It is ``exact`` unless something was allowed to be missing.
+
+    ``left`` says in a sentence what ranks kept of gradients and could not be put back.
+    """
 
     step: int
     names: tuple[str, ...]
     path: Path
     layout: str
     missing: tuple[str, ...] = ()
+    left: str | None = None
 
     @property
     def exact(self) -> bool:
         """Whether the run goes on as if it had never stopped."""
-        return not self.missing
+        return not self.missing and self.left is None
 
 
 def state_tensors(stepper: Stepper) -> dict[str, torch.Tensor]:
@@ -62,11 +68,12 @@ def state_tensors(stepper: Stepper) -> dict[str, torch.Tensor]:
         for key, value in stepper.optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{OPTIMIZER_PREFIX}{name}/{key}"] = value
-    return tensors
+    return tensors | dict(stepper.engine.own_tensors(tensors))
 
 
 def state_json(stepper: Stepper, *, progress: Progress, schedule: Schedule, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything else that a run is, as JSON."""
+    own = stepper.engine.own_state()
     return {
         "format": STATE_FORMAT,
         "progress": asdict(progress),
@@ -77,7 +84,7 @@ def state_json(stepper: Stepper, *, progress: Progress, schedule: Schedule, data
         "optimizer": _optimizer_json(stepper),
         RNG: merge_rng(stepper.engine.merge(capture_rng(stepper.device))),
         "data": dict(data),
-    }
+    } | ({} if own is None else {WIRE: own})
 
 
 def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -111,6 +118,7 @@ def restore_state(
     state = checkpoint.state
     _check_keys(state)
     _check_policy(state, stepper=stepper)
+    left = stepper.engine.restore_own(state.get(WIRE))
     stepper.engine.restore_state(stepper.module, checkpoint, _targets(state, stepper=stepper))
     _restore_scalars(state, stepper=stepper, progress=progress)
     missing = _restore_rng(state, stepper=stepper, allow_missing=allow_missing)
@@ -121,6 +129,7 @@ def restore_state(
         path=checkpoint.path,
         layout=checkpoint.manifest.layout,
         missing=missing,
+        left=left,
     )
 
 
@@ -166,7 +175,7 @@ def _is_bad(name: str, tensor: torch.Tensor) -> bool:
 
 
 def _check_keys(state: Mapping[str, Any]) -> None:
-    if unclaimed := [key for key in state if key not in _KEYS]:
+    if unclaimed := [key for key in state if key not in (*_KEYS, WIRE)]:
         raise CheckpointError("train.state_unclaimed", names=_show(unclaimed))
     if missing := [key for key in _KEYS if key not in state and key != RNG]:
         raise CheckpointError("train.state_missing", names=_show(missing))

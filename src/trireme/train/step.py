@@ -140,6 +140,7 @@ class Stepper:
             [work.count, work.num_seqs, tokens.step_tokens, tokens.real_tokens, tokens.target_tokens]
         )
         buffers = self._buffer_copies()
+        self.engine.prepare(scale=self.scaler.scale if self.scaler else 1.0)
         sums = self._accumulate(work, total=total, on_moment=on_moment)
         outcome = self._judge(sums, total=total)
         frozen_ratios = self._finish(outcome, norm=sums.norm, buffers=buffers, on_moment=on_moment)
@@ -158,6 +159,7 @@ class Stepper:
             auxiliary=sums.auxiliary if self.objective.auxiliary else None,
             loss_scale=self.scaler.scale if self.scaler else None,
             frozen_ratios=frozen_ratios,
+            traffic=self.engine.read_traffic(),
         )
 
     def check(self, result: StepResult) -> None:
@@ -194,6 +196,7 @@ class Stepper:
     def _accumulate(self, work: Work, *, total: int, on_moment: Callable[[str], None]) -> _Sums:
         """Run all micro-batches; the gradients are then those of the global batch, times the loss scale."""
         first_row = self.engine.first_row(work.num_seqs)
+        divisor = self.engine.divisor(work.count, total=total)
         micros = [micro for micro in work.micros if micro.count or self.engine.lockstep] if total else []
         losses: list[torch.Tensor] = []
 
@@ -203,7 +206,7 @@ class Stepper:
             return move(micro.tensors, device=self.device)
 
         def score(outputs: Any, tensors: Mapping[str, Any], index: int) -> torch.Tensor:
-            objective, measured = self._score(outputs, tensors, micros[index], total=total)
+            objective, measured = self._score(outputs, tensors, micros[index], total=total, divisor=divisor)
             losses.append(measured)
             return objective
 
@@ -228,15 +231,15 @@ class Stepper:
         return Moment(step=self.counters.num_steps, first_row=first_row + micro.first_row, rows=rows)
 
     def _score(
-        self, outputs: Any, tensors: Mapping[str, Any], micro: Micro, *, total: int
+        self, outputs: Any, tensors: Mapping[str, Any], micro: Micro, *, total: int, divisor: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what to differentiate; and loss sum, auxiliary part and count, still on the device."""
         loss = self.objective.score(outputs, tensors, count=micro.count)
-        objective = loss.loss_sum / total
+        objective = loss.loss_sum / divisor
         auxiliary = torch.zeros_like(objective)
         if loss.auxiliary is not None:
             auxiliary = loss.auxiliary.reshape(()) * (micro.count / total)
-        objective = objective + auxiliary
+            objective = objective + auxiliary * (total / divisor)
         if not micro.count:
             # Another rank needs this backward; whatever the loss is here, it must weigh nothing.
             objective = torch.nan_to_num(objective, nan=0.0, posinf=0.0, neginf=0.0) * 0.0
@@ -291,6 +294,7 @@ class Stepper:
         if self.scaler and outcome != "empty":
             self.scaler.update(overflow=outcome != "updated")
         self.optimizer.zero_grad(set_to_none=True)
+        self.engine.settle(is_updated=outcome == "updated")
         return frozen_ratios
 
     def _update(self, *, norm: float) -> Mapping[str, float]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trireme.parallel import StepTraffic
+
 Outcome = Literal["updated", "nonfinite", "overflow", "empty"]
 
 
@@ -18,7 +20,7 @@ class StepResult:
     or because the batch has nothing to learn (``empty``).
     ``loss`` is the mean over the step's supervised tokens; ``grad_norm`` that before clipping.
     ``frozen_ratios``: per parameter group the share of elements whose update rounding lost; empty
-    unless the policy is bf16_pure and this update was watched.
+    unless the policy is bf16_pure and this update was watched. ``traffic``: what this rank sent.
     """
 
     loss: float
@@ -34,6 +36,7 @@ class StepResult:
     auxiliary: float | None = None
     loss_scale: float | None = None
     frozen_ratios: Mapping[str, float] = field(default_factory=dict)
+    traffic: StepTraffic | None = None
 
     @property
     def skipped(self) -> bool:

@@ -282,6 +282,11 @@ TEXTS: dict[str, Text] = {
         "CUDA_VISIBLE_DEVICES=.",
         zh="不读取 {key}：有加速器就用加速器，否则用 CPU；要隐藏加速器请设置 CUDA_VISIBLE_DEVICES=。",
     ),
+    "not_localsgd": Text(
+        en="{key} is not read; communication.local_steps = N says after how many steps the replicas' weights meet, and "
+        "communication.outer = average takes their mean.",
+        zh="不读取 {key}；副本每隔多少步汇合权重由 communication.local_steps = N 决定，communication.outer = average 表示取平均。",
+    ),
     "not_preprocessed": Text(
         en="{key} names tokenised files of another tool, which are not read; give the texts as data.sources.",
         zh="{key} 指向其他工具分词后的文件，这里不读取；请用 data.sources 给出原始文本。",

@@ -138,4 +138,17 @@ TEXTS = {
         en="could not draw {path} ({reason}); the numbers are in log.jsonl and evals.jsonl",
         zh="无法绘制 {path}（{reason}）；数据仍在 log.jsonl 和 evals.jsonl 中",
     ),
+    "sent": Text(en="sent {amount}", zh="发送 {amount}"),
+    "sent_timed": Text(
+        en="sent {amount}, waited {exposed} ({overlap} overlapped)",
+        zh="发送 {amount}，等待 {exposed}（重叠 {overlap}）",
+    ),
+    "row_sent": Text(en="sent a step", zh="每步发送"),
+    "sent_a_step": Text(en="{parts} (this rank, mean)", zh="{parts}（本 rank，平均）"),
+    "crossing": Text(en="; {amount} of the gradients left the node", zh="；其中梯度跨节点 {amount}"),
+    "row_overlap": Text(en="gradients travelled", zh="梯度传输"),
+    "overlap": Text(
+        en="{total} a step, {exposed} of it waited for: {ratio} overlapped with backward",
+        zh="每步 {total}，其中等待 {exposed}：与反向重叠 {ratio}",
+    ),
 }

@@ -281,4 +281,9 @@ TEXTS: dict[str, Text] = {
         "it was. --allow-missing rng goes on without it, no longer bit for bit.",
         zh="rank {rank} 的随机状态 `{name}` 无法恢复（{cause}），续训将与原来不一致。加 --allow-missing rng 可不恢复它而继续，但不再逐位一致。",
     ),
+    "wire_left": Text(
+        en="what layout {saved} kept of gradients (compression) or of its replicas (local steps) doesn't fit layout "
+        "{here} or its settings: it is left, and the weights are those of the first replica",
+        zh="布局 {saved} 保留的梯度残差（压缩）或各副本状态（本地步）与布局 {here} 或其设置不符：不再使用，权重取自第一个副本",
+    ),
 }
