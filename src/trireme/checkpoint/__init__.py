@@ -2,7 +2,7 @@
 
 from trireme.checkpoint.commit import begin_save, blank_manifest
 from trireme.checkpoint.compare import Difference, compare_checkpoints, is_checkpoint_root, repair_manifests
-from trireme.checkpoint.deal import Deal, Part, PieceNote, TensorNote, deal_pieces, describe_pieces
+from trireme.checkpoint.deal import Deal, Part, PieceNote, TensorNote, deal_pieces, describe_pieces, tied_names
 from trireme.checkpoint.listing import CheckpointInfo, list_checkpoints, newest_checkpoint
 from trireme.checkpoint.manifest import FORMAT_VERSION
 from trireme.checkpoint.order import LeadOrder, Retention, WriteOrder
@@ -65,6 +65,7 @@ __all__ = [
     "repair_manifests",
     "restore_tensors",
     "save_checkpoint",
+    "tied_names",
     "weights_only",
     "whole_pieces",
 ]

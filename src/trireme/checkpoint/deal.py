@@ -106,7 +106,7 @@ def deal_pieces(notes_of_ranks: Sequence[Sequence[PieceNote]]) -> Deal:
     Raises:
         CheckpointError: Ranks describe a tensor differently, or part of one is on no rank.
     """
-    firsts = _ties(notes_of_ranks)
+    firsts = tied_names(notes_of_ranks)
     notes: dict[str, PieceNote] = {}
     holders: dict[str, list[tuple[int, PieceNote]]] = defaultdict(list)
     for rank, of_rank in enumerate(notes_of_ranks):
@@ -125,7 +125,7 @@ def deal_pieces(notes_of_ranks: Sequence[Sequence[PieceNote]]) -> Deal:
     return Deal(tensors=tensors, parts=_dealt(holders, num_ranks=len(notes_of_ranks)))
 
 
-def _ties(notes_of_ranks: Sequence[Sequence[PieceNote]]) -> dict[str, str]:
+def tied_names(notes_of_ranks: Sequence[Sequence[PieceNote]]) -> dict[str, str]:
     """Map every name to the first name that any rank knows to be the same tensor."""
     first: dict[str, str] = {}
     for note in itertools.chain.from_iterable(notes_of_ranks):

@@ -92,13 +92,8 @@ class WriterLink:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 _close(pipe)
-        if self.pending is not None:
-            process.kill()
-        try:
-            process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # what it was told is done, or given up; it has nothing to clear up
+        process.wait()
 
     def _start(self) -> None:
         self.close()

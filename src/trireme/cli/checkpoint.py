@@ -81,7 +81,7 @@ def verify(*, path: Path, as_json: bool) -> int:
     from trireme.checkpoint import list_checkpoints, open_checkpoint
 
     said: list[str] = []
-    if (path / "manifest.json").exists() or path.name.startswith("step-"):
+    if _is_checkpoint(path):
         try:
             open_checkpoint(path, notice=said.append)
             problems: dict[str, str | None] = {str(path): None}
@@ -161,13 +161,13 @@ def prune(*, run: Path, keep_last: int, keep_every: int | None, keep_best: bool,
 def repair(*, path: Path, as_json: bool) -> None:
     from trireme.checkpoint import repair_manifests
 
-    mended = repair_manifests(path)
+    mended = {str(each): repair_manifests(each) for each in _checkpoints_of(path)}
     if as_json:
         print_line(json.dumps({"repaired": mended}))
-    elif mended is None:
-        print_line(say("checkpoint_cli.whole", path=path))
-    else:
-        print_line(say("checkpoint_cli.repaired", path=path / mended))
+        return
+    for name, file in mended.items():
+        whole, repaired = "checkpoint_cli.whole", "checkpoint_cli.repaired"
+        print_line(say(whole, path=name) if file is None else say(repaired, path=Path(name) / file))
 
 
 _TENSOR_COLUMNS = ("name", "dtype", "shape", "slices", "same_as")
@@ -192,11 +192,22 @@ def _root_of(run: Path) -> Path:
     raise CheckpointError("checkpoint_cli.no_checkpoints", path=run)
 
 
+def _checkpoints_of(path: Path) -> list[Path]:
+    """Return a checkpoint, or all of a run."""
+    if _is_checkpoint(path):
+        return [path]
+    return sorted(each for each in _root_of(path).glob("step-*") if each.name.removeprefix("step-").isdigit())
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return (path / "manifest.json").exists() or path.name.startswith("step-")
+
+
 def _open(path: Path, *, verify: bool) -> Checkpoint:
     """Return a checkpoint, or the newest good one of a run."""
     from trireme.checkpoint import newest_checkpoint, open_checkpoint
 
-    if (path / "manifest.json").exists() or path.name.startswith("step-"):
+    if _is_checkpoint(path):
         return open_checkpoint(path, verify=verify, notice=print_notes_line)
     found = newest_checkpoint(_root_of(path), verify=verify, notice=print_notes_line)
     if found is None:

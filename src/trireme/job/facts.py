@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -90,6 +90,9 @@ def build_forecast(
         # These are forecasts for one device; those for layouts are the planner's.
         step_s, basis = _planned_time(arrangement.plan)
         memory = _planned_memory(arrangement.plan, program_bytes=_held(machine, program_bytes=program_bytes))
+    if measures_whole_process(machine.device) and config.checkpoint.background:
+        snapshot_bytes = _snapshot_bytes(machine.module) // arrangement.layout.world_size
+        memory = replace(memory, parts={**memory.parts, "snapshot": snapshot_bytes})
     return Forecast(
         summary=summary,
         device=device,
@@ -227,6 +230,11 @@ def _planned_time(plan: Plan | None) -> tuple[float | None, str]:
     if time is None:
         return None, ""
     return time.value, say("job.time_planned", low=format_step_time(time.low), high=format_step_time(time.high))
+
+
+def _snapshot_bytes(module: nn.Module) -> int:
+    """Return the size of the copy that a checkpoint is made of: weights, and AdamW's two moments of the trained."""
+    return sum(each.numel() * each.itemsize * (3 if each.requires_grad else 1) for each in module.parameters())
 
 
 def _planned_memory(plan: Plan | None, *, program_bytes: int) -> MemoryEstimate:

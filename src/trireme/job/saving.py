@@ -245,9 +245,13 @@ class Saver:
         return self._deal
 
     def _open_save(self, root: Path, *, step: int, deal: Deal) -> tuple[str, str]:
-        if self._recorder is not None:
-            self._recorder.sync()  # what a checkpoint promises to go on from must be in the log
-        save_id, folder = begin_save(root, step=step, value_bytes=deal.total_bytes, num_tensors=len(deal.tensors))
+        size = {"value_bytes": deal.total_bytes, "num_tensors": len(deal.tensors)}
+        try:
+            if self._recorder is not None:
+                self._recorder.sync()  # what a checkpoint promises to go on from must be in the log
+            save_id, folder = begin_save(root, step=step, **size)
+        except OSError as error:
+            raise CheckpointError("checkpoint.unwritable", path=root, reason=error.strerror or error) from error
         return save_id, str(folder)
 
     def _measured_interval(self, step: int) -> int | None:
@@ -289,8 +293,11 @@ class Saver:
 
     def _record_committed(self, save: _Save, path: Path) -> None:
         self.last = path
-        self._folder.mark(step=save.step)
         self._durable.append(save.step)
+        try:
+            self._folder.mark(step=save.step)
+        except OSError as error:  # the checkpoint is whole; that the folder doesn't say so is no reason to end
+            self._warn(str(error), step=save.step)
         if self._recorder is not None:
             durable_s = time.perf_counter() - save.begun_s
             size = format_bytes(save.value_bytes)

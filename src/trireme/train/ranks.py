@@ -9,7 +9,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trireme.checkpoint import MODEL_PREFIX, OPTIMIZER_PREFIX, Checkpoint, StatePiece
+from trireme.checkpoint import (
+    MODEL_PREFIX,
+    OPTIMIZER_PREFIX,
+    Checkpoint,
+    StatePiece,
+    describe_pieces,
+    tied_names,
+)
 from trireme.errors import CheckpointError
 from trireme.parallel import ParallelModel, Piece, StepTraffic, local_shard, whole_piece
 from trireme.train.engine import OWN_PREFIX, Passes, is_frozen, is_own
@@ -153,6 +160,7 @@ class RanksEngine:
         claimed = {name for names in self.merge(list(targets)) for name in names}
         claimed |= set() if self._has_own else {name for name in checkpoint.names if is_own(name)}
         problems += [say("train.unclaimed_tensor", name=name) for name in checkpoint.names if name not in claimed]
+        problems += _other_ties(checkpoint, tied_names(self.merge(describe_pieces(self.state_pieces(targets)))))
         if problems:
             shown = "; ".join(list(dict.fromkeys(problems))[:_SHOWN])
             raise CheckpointError("checkpoint.mismatch", path=checkpoint.path, problems=shown)
@@ -193,3 +201,15 @@ def _mismatches(checkpoint: Checkpoint, pieces: Mapping[str, Piece]) -> list[str
             here = f"{list(piece.global_shape)} {piece.tensor.dtype}"
             found.append(say("train.other_tensor", name=name, saved=saved, here=here))
     return found
+
+
+def _other_ties(checkpoint: Checkpoint, here: Mapping[str, str]) -> list[str]:
+    """Say which weights are one tensor on one side and two on the other."""
+    saved = checkpoint.first_names()
+    both = [name for name in saved if name in here and name.startswith(MODEL_PREFIX)]
+    first_saved: dict[str, str] = {}
+    first_here: dict[str, str] = {}
+    wrong = [
+        name for name in both if first_saved.setdefault(saved[name], name) != first_here.setdefault(here[name], name)
+    ]
+    return [say("checkpoint.other_ties", names=", ".join(wrong[:_SHOWN]))] if wrong else []

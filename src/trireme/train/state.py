@@ -96,8 +96,10 @@ def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
     if not names:
         return
-    flags = [torch.isfinite(local_shard(tensors[name].detach())).all().cpu() for name in names]
-    bad = [name for name, finite in zip(names, torch.stack(flags).tolist(), strict=True) if not finite]
+    flags = [_total(local_shard(tensors[name].detach())).isfinite().cpu() for name in names]
+    doubtful = [name for name, finite in zip(names, torch.stack(flags).tolist(), strict=True) if not finite]
+    # A sum may overflow where no element does; an element that isn't finite makes every sum so.
+    bad = [name for name in doubtful if not _all_finite(local_shard(tensors[name].detach()))]
     # A buffer may hold Inf on purpose (an attention mask), never NaN.
     bad = [name for name in bad if isinstance(tensors[name], nn.Parameter) or _is_bad(name, tensors[name])]
     if bad:
@@ -168,6 +170,17 @@ def _optimizer_json(stepper: Stepper) -> dict[str, Any]:
 def _kind(optimizer: torch.optim.Optimizer) -> str:
     """Name the arithmetic; where state lives may change from one attempt to the next."""
     return optimizer.kind_name if isinstance(optimizer, ChunkedOptimizer) else type(optimizer).__name__
+
+
+def _total(values: torch.Tensor) -> torch.Tensor:
+    """Return a number that is finite only if all values are: one pass, nothing made on the way."""
+    if values.itemsize == 1:
+        values = values.float()
+    return values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+
+
+def _all_finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values.float() if values.itemsize == 1 else values).all())
 
 
 def _is_bad(name: str, tensor: torch.Tensor) -> bool:

@@ -14,5 +14,6 @@ TEXTS = {
     "part_buffers": Text(en="buffers", zh="缓冲区"),
     "part_allocator": Text(en="kept by the allocator", zh="分配器保留"),
     "part_program": Text(en="program", zh="程序本身"),
+    "part_snapshot": Text(en="snapshot of a checkpoint", zh="检查点快照"),
     "part_planned": Text(en="first stage, as planned", zh="首个阶段（按计划）"),
 }
