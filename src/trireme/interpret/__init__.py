@@ -25,6 +25,7 @@ from trireme.interpret.elsewhere import (
     inside,
     is_counted,
 )
+from trireme.interpret.head import HeadInput, Scoring, head_input, head_loss
 from trireme.interpret.initial import InitialValues, fill_buffers, fill_parameters, has_meta, materialise
 from trireme.interpret.initial_record import recorded
 from trireme.interpret.interpreter import Interpreter
@@ -34,7 +35,16 @@ from trireme.interpret.randomness import CountedRandomness, drawing_at, is_count
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
 from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
-from trireme.interpret.torch_private import HollowMode, apply_function, in_backward, is_hollow, is_unseen, unseen
+from trireme.interpret.torch_private import (
+    HollowMode,
+    apply_function,
+    entered_again,
+    in_backward,
+    is_hollow,
+    is_unseen,
+    modes_entered,
+    unseen,
+)
 
 __all__ = [
     "DATA_DEPENDENT",
@@ -44,11 +54,13 @@ __all__ = [
     "ContextKind",
     "CountedRandomness",
     "Draws",
+    "HeadInput",
     "HollowMode",
     "InitialValues",
     "Interpreter",
     "Line",
     "ParameterSplit",
+    "Scoring",
     "Shard",
     "Split",
     "TensorPlan",
@@ -62,6 +74,7 @@ __all__ = [
     "drawn_so_far",
     "draws_since",
     "dropout_key",
+    "entered_again",
     "exchange_counts",
     "exchange_rows",
     "fill_buffers",
@@ -71,6 +84,8 @@ __all__ = [
     "global_shape",
     "has_meta",
     "has_numbers",
+    "head_input",
+    "head_loss",
     "in_backward",
     "inside",
     "interpreting",
@@ -82,6 +97,7 @@ __all__ = [
     "marks_of",
     "materialise",
     "met_whole",
+    "modes_entered",
     "plan_tensor_parallel",
     "recorded",
     "rehearsal",

@@ -19,6 +19,7 @@ from trireme.interpret import (
     creation,
     dispatch,
     embedding,
+    head,
     indexing,
     loss,
     matmul,
@@ -134,6 +135,7 @@ RULES: dict[Callable[..., Any], Rule] = {
 }
 """By torch function; a call without shards never looks further."""
 RULES[dispatch.run_experts] = dispatch.experts
+RULES[head.head_input] = head.head_rule
 
 _COMPARING = """
 linear matmul __matmul__ mm bmm mv __rmatmul__ addmm baddbmm einsum scaled_dot_product_attention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -41,12 +41,14 @@ __all__ = [
     "apart",
     "apply_function",
     "calls_watched",
+    "entered_again",
     "flash_backward",
     "flash_forward",
     "has_flash",
     "in_backward",
     "is_hollow",
     "is_met_by",
+    "modes_entered",
     "modules_noticed",
     "rank_outside",
     "unset_fake_temporarily",
@@ -81,6 +83,21 @@ def apply_function(function: Any, *args: Any) -> Any:
 def is_met_by(mode: Any) -> bool:
     """Whether torch functions called here and now, in this thread, reach a mode."""
     return any(each is mode for each in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def modes_entered() -> tuple[Any, ...]:
+    """Give the function modes that calls reach here and now, the one that is asked last first."""
+    return tuple(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def entered_again(modes: tuple[Any, ...]) -> Iterator[None]:
+    """Have calls reach modes that they reached before, also from within a handler of theirs."""
+    with ExitStack() as stack:
+        for mode in modes:
+            if not is_met_by(mode):
+                stack.enter_context(mode.active() if hasattr(mode, "active") else mode)
+        yield
 
 
 def rank_outside() -> int:

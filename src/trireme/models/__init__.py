@@ -4,6 +4,7 @@ from trireme.models.build import build_decoder, build_model
 from trireme.models.call import call_model, check_isolation, forward_inputs
 from trireme.models.cross_entropy import IGNORED, check_labels, token_cross_entropy
 from trireme.models.decoder import Decoder, meta_decoder
+from trireme.models.deferred import DeferredLogits, deferring, output_matrices
 from trireme.models.dropout import CountedDropout, DropoutClock, set_dropout_clock
 from trireme.models.factory import Factory, build_from_factory, find_factory
 from trireme.models.generate import context_length, generate
@@ -19,6 +20,7 @@ __all__ = [
     "IGNORED",
     "CountedDropout",
     "Decoder",
+    "DeferredLogits",
     "DropoutClock",
     "Factory",
     "Loaded",
@@ -30,6 +32,7 @@ __all__ = [
     "check_isolation",
     "check_labels",
     "context_length",
+    "deferring",
     "describe_model",
     "find_factory",
     "forward_inputs",
@@ -44,6 +47,7 @@ __all__ = [
     "meta_decoder",
     "mixed_precision",
     "module_device",
+    "output_matrices",
     "save_folder",
     "set_dropout_clock",
     "token_cross_entropy",

@@ -37,7 +37,7 @@ def token_cross_entropy(outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[T
     logits = outputs.reshape(-1, outputs.shape[-1])
     if labels.device.type == "cpu":
         check_labels(labels, vocab_size=logits.shape[-1])
-    return _summed(logits, labels), (labels != IGNORED).sum()
+    return summed_cross_entropy(logits, labels), (labels != IGNORED).sum()
 
 
 def _in_torch(logits: Tensor, labels: Tensor) -> Tensor:
@@ -45,7 +45,8 @@ def _in_torch(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @met_whole(in_torch=_in_torch)
-def _summed(logits: Tensor, labels: Tensor) -> Tensor:
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Give the summed cross-entropy of ``[N, V]`` logits."""
     loss_sum: Tensor = cast(Any, _CrossEntropy).apply(logits, labels)
     return loss_sum
 
