@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from trireme.config.schema import AsTuple, Number, Section, Whole
 
 LENGTH_KEYS = ("max_steps", "max_tokens", "epochs")
 """Keys of the section of which exactly one says how long a run is."""
+
+
+def _compile_by_unit(value: Any) -> Any:
+    """Take what is compiled as well: ``block`` is what ``on`` compiles."""
+    return {"none": "off", "block": "on"}.get(value, value) if isinstance(value, str) else value
 
 
 class TrainSection(Section):
@@ -41,8 +46,11 @@ class TrainSection(Section):
         0.1, ge=0, description="Decoupled decay; never on norms, biases or other 1-D parameters."
     )
     clip_grad_norm: Number | None = Field(1.0, gt=0, description="Largest global gradient norm; null: no clipping.")
-    compile: Literal["off", "on", "auto"] = Field(
-        "off", description="torch.compile: never, always, or where this machine is measured to gain."
+    compile: Annotated[Literal["off", "on", "auto"], BeforeValidator(_compile_by_unit)] = Field(
+        "off", description="torch.compile of each block: never, always, or where this machine is measured to gain."
+    )
+    loss: Literal["auto", "plain", "chunked"] = Field(
+        "auto", description="Logits all at once, for some tokens at a time, or the latter where they are large."
     )
     num_threads: Whole | None = Field(None, ge=1, description="CPU threads of the math library. Default: the cores.")
     on_nonfinite: Literal["skip", "stop"] = Field(

@@ -12,9 +12,10 @@ from torch import nn
 
 from trireme.config import CommunicationSection, RunConfig
 from trireme.data import Batch, PreparedData
-from trireme.errors import LayoutError, ModelError
+from trireme.errors import ModelError
 from trireme.job.initial import init_weights
 from trireme.job.layout import Arrangement
+from trireme.job.logits import choose_logits
 from trireme.job.options import RunOptions
 from trireme.job.reading import DataShare, Reading
 from trireme.job.sample import build_sampler
@@ -81,6 +82,7 @@ def build_machine(
     module: nn.Module | None,
     objective: Objective | None,
     initial: bool,
+    arrangement: Arrangement,
     team: Team,
     notice: Notice,
 ) -> Machine:
@@ -103,6 +105,9 @@ def build_machine(
     if objective is None:
         objective = build_objective()
         _check_module(module, config=config, vocab_size=vocab_size)
+    objective = choose_logits(
+        objective, module=module, batch=batch, layout=arrangement.layout, section=config.train, notice=notice
+    )
     policy, decision = _choose_policy(
         module, batch, config=config, folder=folder, objective=objective, device=device, team=team
     )
@@ -181,6 +186,7 @@ def _spread(
         objective=machine.objective,
         seed=config.run.seed,
         communication=config.communication,
+        compiled="block" if config.train.compile == "on" else "none",
         notice=notice,
     )
 
@@ -222,13 +228,16 @@ def compile_module(
     arrangement: Arrangement,
     notice: Notice,
 ) -> None:
-    """Compile the module's blocks if the settings, or what was measured once in this run folder, say so."""
+    """Compile the module's blocks if the settings, or what was measured once in this run folder, say so.
+
+    Under a layout they are compiled as the module is spread.
+    """
     train = config.train
     if train.compile == "off":
         return
     if arrangement.needs_ranks:
-        if train.compile == "on":
-            raise LayoutError("job.compile_layout", layout=arrangement.layout)
+        if train.compile == "auto":
+            notice(say("job.compile_auto_layout", layout=arrangement.layout))
         return
     batch = data.train.read(0, global_batch_seqs=train.global_batch_seqs)
     objective, precision = machine.objective, machine.precision

@@ -43,6 +43,7 @@ ROUNDING = frozenset(
         "train.microbatch_seqs",
         "train.num_threads",
         "train.compile",
+        "train.loss",
         "layout",
         "communication.layered",
         "communication.bucket_mib",

@@ -11,7 +11,7 @@ from torch import nn
 from trireme.config import CommunicationSection
 from trireme.data import Batch
 from trireme.job.layout import Arrangement
-from trireme.parallel import Communication, ParallelModel, parallelize
+from trireme.parallel import Communication, Compile, ParallelModel, parallelize
 from trireme.train import Objective, host_tensors, take_rows
 
 _EXAMPLE_ROWS = 2
@@ -25,6 +25,7 @@ def spread_module(
     objective: Objective,
     seed: int,
     communication: CommunicationSection,
+    compiled: Compile = "none",
     notice: Callable[[str], None],
 ) -> ParallelModel:
     """Spread a module over the ranks, as it is called and scored in training.
@@ -45,6 +46,7 @@ def spread_module(
         loss_fn=loss_fn,
         cuts=arrangement.cuts,
         recompute=arrangement.recompute,
+        compiled=compiled,
         seed=seed,
         communication=_asked(communication),
         notice=notice,

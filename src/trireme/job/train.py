@@ -328,6 +328,7 @@ class _Attempt:
             module=module,
             objective=objective,
             initial=course.checkpoint is None,
+            arrangement=self.arrangement,
             team=self.team,
             notice=self.note,
         )

@@ -263,10 +263,12 @@ def output_matrices(module: nn.Module) -> tuple[Place, ...]:
 
 
 def deferring(call: Callable[[nn.Module, Any], Any]) -> Callable[[nn.Module, Any], Any]:
-    """Call models so that their logits are computed by whoever looks at them."""
+    """Call models so that their logits, in training, are computed by whoever looks at them."""
 
     @functools.wraps(call)
     def called(module: nn.Module, batch: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return call(module, batch)
         with HeadMode(output_matrices(module)):
             return call(module, batch)
 

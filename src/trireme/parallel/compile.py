@@ -128,6 +128,14 @@ class BlockCompiler:
             self._told.add(reason)
             self._notice(say("compile.eager", path=path, reason=reason))
 
+    def note_again(self, path: str, why: str) -> None:
+        """Note, and tell, that a block needed one more program."""
+        report = self.report
+        sentence = say("compile.again", path=path, why=why)
+        report.recompiles.append(sentence)
+        programs = say("compile.so_far", count=report.num_programs, seconds=f"{report.compile_s:.1f}")
+        self._notice(f"{sentence} ({programs})")
+
     def build(self, program: Program, facts: Facts) -> _Ready | None:
         """Give a program compiled, or one that is there already; None where another rank can't.
 
@@ -277,7 +285,7 @@ class _CompiledForward:
         if changed:
             self._refuse(LayoutError("compile.changes", name=changed[0]))
         if self.ready and self.compiler.report.num_programs > num_before:
-            self.compiler.report.recompiles.append(say("compile.again", path=self.path, why=self._why(facts)))
+            self.compiler.note_again(self.path, self._why(facts))
         self.ready.append((facts, ready))
         return ready
 

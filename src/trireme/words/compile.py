@@ -78,5 +78,6 @@ TEXTS: dict[str, Text] = {
         en="block {path} was compiled again: {why}",
         zh="块 {path} 又编译了一次：{why}",
     ),
+    "so_far": Text(en="{count} programs so far, {seconds} s", zh="至今 {count} 个程序，{seconds} 秒"),
     "differs": Text(en="{name} is {now}, it was {before}", zh="{name} 现在是 {now}，原来是 {before}"),
 }

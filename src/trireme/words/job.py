@@ -159,9 +159,30 @@ TEXTS = {
         en="layout = {path} names a plan.json that can't be read: {reason}.",
         zh="layout = {path} 指向的 plan.json 无法读取：{reason}。",
     ),
-    "compile_layout": Text(
-        en="train.compile = on does not work with layout = {layout} yet; leave it at auto or off.",
-        zh="train.compile = on 目前还不能与 layout = {layout} 一起使用；请保持 auto 或 off。",
+    "compile_auto_layout": Text(
+        en="train.compile = auto measures on one device and leaves blocks as written under layout = {layout}; on "
+        "compiles them there",
+        zh="train.compile = auto 只在单设备上测量，在 layout = {layout} 下块按原样运行；设为 on 即可编译",
+    ),
+    "logits_chunked": Text(
+        en="logits of {size} a micro-batch are computed for some tokens at a time, with the loss "
+        "(train.loss = plain has them all)",
+        zh="每个微批的 logits 共 {size}，与损失一起按若干 token 分段计算（train.loss = plain 则一次算全）",
+    ),
+    "logits_plain": Text(
+        en="logits of {size} a micro-batch are held whole: {reason}",
+        zh="每个微批的 logits 共 {size}，整体保留：{reason}",
+    ),
+    "logits_refused": Text(
+        en="train.loss = chunked can't be: {reason}; plain or auto works",
+        zh="train.loss = chunked 无法做到：{reason}；请用 plain 或 auto",
+    ),
+    "logits_no_matrix": Text(
+        en="{kind} has no output layer with a row for each token", zh="{kind} 没有每个 token 一行的输出层"
+    ),
+    "logits_context": Text(
+        en="context parallelism (cp = {cp}) cuts the tokens already, and the loss is summed over ranks by position",
+        zh="上下文并行（cp = {cp}）已切分 token，损失按位置跨 rank 求和",
     ),
     "lead_failed": Text(
         en="Rank 0 failed: {reason}.",
