@@ -9,6 +9,7 @@ TriremeError                    one clear message, exit code 2
 ├── CheckpointError             a save or load that would not be exact
 ├── DeviceError                 a device or a number format it lacks
 ├── TrainError                  a step that must not go on (nothing to learn, not finite)
+│   └── Rollback                the run is to go back to its last good checkpoint
 └── VerifyError                 a comparison with one device that can't be made
     └── RankFailed              a rank died or hung, so nothing was shown; exit code 1
 
@@ -71,6 +72,10 @@ class DeviceError(TriremeError):
 
 class TrainError(TriremeError):
     """Training must not go on."""
+
+
+class Rollback(TrainError):
+    """The run is to go back to its last good checkpoint and leave a step's samples out; whoever runs it does that."""
 
 
 class VerifyError(TriremeError):

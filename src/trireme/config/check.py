@@ -104,8 +104,13 @@ def check_rate(train: TrainSection) -> Iterator[Finding]:
         yield from _void(train, "train", "decay_ratio", because=schedule)
     if train.schedule == "constant":
         yield from _void(train, "train", "min_lr_ratio", because=schedule)
-    if train.on_nonfinite == "stop":
-        yield from _void(train, "train", "max_nonfinite", because="train.on_nonfinite = stop")
+    if train.on_nonfinite != "skip":
+        yield from _void(train, "train", "max_nonfinite", because=f"train.on_nonfinite = {train.on_nonfinite}")
+    if train.on_spike == "ignore":
+        yield from _void(train, "train", "spike_sigmas", because="train.on_spike = ignore")
+    if "rollback" not in (train.on_nonfinite, train.on_spike):
+        for name in ("rollback_leave_out_steps", "max_rollbacks"):
+            yield from _void(train, "train", name, because="neither train.on_nonfinite nor train.on_spike = rollback")
 
 
 def check_model(model: ModelSection) -> Iterator[Finding]:

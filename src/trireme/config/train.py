@@ -53,10 +53,25 @@ class TrainSection(Section):
         "auto", description="Logits all at once, for some tokens at a time, or the latter where they are large."
     )
     num_threads: Whole | None = Field(None, ge=1, description="CPU threads of the math library. Default: the cores.")
-    on_nonfinite: Literal["skip", "stop"] = Field(
-        "skip", description="A NaN or Inf loss or gradient: skip the step, or stop."
+    on_nonfinite: Literal["skip", "rollback", "stop"] = Field(
+        "skip",
+        description="A NaN or Inf loss or gradient: skip the step, go back to the last good checkpoint and leave the "
+        "step's samples out, or stop.",
     )
     max_nonfinite: Whole = Field(3, ge=1, description="Stop after this many skipped steps in a row.")
+    on_spike: Literal["ignore", "skip", "rollback", "stop"] = Field(
+        "ignore", description="The same for a loss or gradient norm far above those of late."
+    )
+    spike_sigmas: Number = Field(
+        8.0, gt=0, description="Standard deviations above the mean of late that make a loss or gradient norm a spike."
+    )
+    rollback_leave_out_steps: Whole = Field(
+        1, ge=1, description="Steps whose samples a rollback leaves out: the bad one and so many before it."
+    )
+    max_rollbacks: Whole = Field(3, ge=0, description="Rollbacks a run; one more stops it.")
+    replica_check_every_steps: Whole | None = Field(
+        None, ge=1, description="Compare data-parallel copies of the weights bit by bit this often, and before a save."
+    )
     eval_every_steps: Whole | None = Field(None, ge=1, description="Default: ten times a run, and at the end.")
     eval_seqs: Whole = Field(256, ge=1, description="At most this many held-out sequences an evaluation.")
     sample_every_steps: Whole | None = Field(

@@ -139,6 +139,7 @@ def build_pieces(
     options: RunOptions,
     run_dir: Path,
     arrangement: Arrangement,
+    left_out: frozenset[int],
     notice: Notice,
 ) -> Pieces:
     """Put together what ``fit`` runs."""
@@ -167,6 +168,8 @@ def build_pieces(
         flops_per_token=flops_per_token,
         peak_flops_per_s=None if peak_flops_per_s is None else peak_flops_per_s * arrangement.layout.world_size,
         allow_missing=options.allow_missing,
+        left_out=left_out,
+        replica_check_every_steps=train.replica_check_every_steps,
     )
 
 
@@ -214,6 +217,8 @@ def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelMod
         microbatch_seqs=train.microbatch_seqs,
         on_nonfinite=train.on_nonfinite,
         max_nonfinite=train.max_nonfinite,
+        on_spike=train.on_spike,
+        spike_sigmas=train.spike_sigmas,
         engine=None if parallel is None else RanksEngine(parallel),
     )
 

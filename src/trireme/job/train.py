@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,13 +24,14 @@ from trireme.checkpoint import (
 )
 from trireme.config import Loaded, RunConfig, load_config
 from trireme.data import DataReport, PreparedData, format_report, prepare_data
-from trireme.errors import CheckpointError, ConfigError, LayoutError
+from trireme.errors import CheckpointError, ConfigError, LayoutError, Rollback
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
 from trireme.job.follower import FollowerFolder
 from trireme.job.initial import check_init_from
 from trireme.job.layout import Arrangement, arrange, is_open, resolve_layout
+from trireme.job.left_out import leave_out, read_left_out
 from trireme.job.options import RunOptions, run_dir_of
 from trireme.job.place import find_place
 from trireme.job.planning import check_model, choose_recompute, decide_plan
@@ -110,12 +112,24 @@ def run_training(
         beat("preparing")
         team = Team(rank=launch.rank, size=launch.world_size)
         team.check_alike(loaded.to_yaml())
-        console = stack.enter_context(closing(_open_console(loaded, team=team)))
-        folder = stack.enter_context(_open_folder(path, options=options, team=team))
-        attempt = _Attempt(loaded, folder=folder, options=options, console=console, team=team, arrangement=arrangement)
-        for text in notices:
-            attempt.note(text)
-        return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
+        while True:
+            try:
+                with (
+                    closing(_open_console(loaded, team=team)) as console,
+                    _open_folder(path, options=options, team=team) as folder,
+                ):
+                    attempt = _Attempt(
+                        loaded, folder=folder, options=options, console=console, team=team, arrangement=arrangement
+                    )
+                    for text in notices:
+                        attempt.note(text)
+                    return attempt.run(module=module, objective=objective, callbacks=callbacks, observers=observers)
+            except Rollback as error:
+                if module is not None:
+                    raise  # a program's own object can't be made anew, so its state can't go back
+                find = partial(leave_out, error, folder=path, section=loaded.config.train)
+                notices = [team.from_lead(find)]
+                options = replace(options, resume=True, overwrite=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +382,7 @@ class _Attempt:
             options=self.options,
             run_dir=self.folder.path,
             arrangement=self.arrangement,
+            left_out=self.team.from_lead(lambda: read_left_out(self.folder.path).steps),
             notice=self.note,
         )
         return Training(pieces)

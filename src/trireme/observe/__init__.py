@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from trireme.observe.atomic import write_atomic
 from trireme.observe.closing import ClosingFacts, closing_report
 from trireme.observe.console import Console
 from trireme.observe.environment import environment
@@ -52,6 +53,7 @@ __all__ = [
     "read_state",
     "suggest_runs",
     "visible",
+    "write_atomic",
 ]
 
 

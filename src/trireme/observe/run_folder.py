@@ -47,6 +47,7 @@ _OURS = (
     "loss.png",
     "checkpoints",
     "tokenizer",
+    "left_out.json",
     FAILURES_NAME,
 )
 """What a run makes, but for ``run.json``: it says that the folder holds a run, and is written over at once."""

@@ -17,7 +17,7 @@ from trireme.supervise.entry import RankOrder
 from trireme.supervise.failure import RECORD_VARIABLE, Failure, failure_of_end, first_cause, read_failure
 from trireme.supervise.fork_server import Ended
 from trireme.supervise.place import Meeting, Place
-from trireme.supervise.pulse import PULSE_VARIABLE, Beat
+from trireme.supervise.pulse import LATER, PULSE_VARIABLE, Beat
 from trireme.supervise.report import read_stacks
 from trireme.supervise.starter import Starter
 from trireme.supervise.watch import Patience, Verdict, Watch, pulse_path, read_beats, suspect
@@ -71,6 +71,7 @@ class AttemptEnd:
     failures: list[Failure] = field(default_factory=list)
     cause: Failure | None = None
     step: int = 0
+    stepped: bool = False
     settled: bool = False
     save_s: float = 0.0
     lasted_s: float = 0.0
@@ -256,6 +257,7 @@ class Attempt:
             failures=self._failures,
             cause=cause,
             step=max((beat.step for beat in known), default=0),
+            stepped=any(beat.phase in LATER for beat in known),
             settled=any(beat.settled for beat in known),
             save_s=max((beat.save_s for beat in known), default=0.0),
             lasted_s=time.monotonic() - self._started_s,

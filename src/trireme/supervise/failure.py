@@ -32,6 +32,10 @@ _KIND_OF: dict[str, Kind] = {
     "cli.no_memory": "memory",
     "train.nonfinite_stop": "diverged",
     "train.nonfinite_row": "diverged",
+    "train.spike_stop": "diverged",
+    "train.rollback": "diverged",
+    "job.rollbacks_spent": "diverged",
+    "train.replica_differs": "corrupt",
     "sample.worker_died": "worker",
     "mesh.no_group": "init",
     "checkpoint.no_space": "disk",
@@ -107,7 +111,7 @@ def record_failure(error: BaseException, *, exit_code: int) -> None:
     lines = [] if isinstance(error, TriremeError) else traceback.format_exception(error)
     text = "".join(lines).splitlines()[-_TRACEBACK_LINES:]
     failure = Failure(
-        rank=int(os.environ.get("RANK", "0") or 0),
+        rank=_rank_at_fault(error),
         kind=kind_of(error),
         message=first_line if isinstance(error, TriremeError) else f"{type(error).__name__}: {first_line}",
         step=own_step(),
@@ -118,6 +122,12 @@ def record_failure(error: BaseException, *, exit_code: int) -> None:
     part = f"{path}.part"
     Path(part).write_text(json.dumps(failure.to_json(), ensure_ascii=False), encoding="utf-8")
     os.replace(part, path)
+
+
+def _rank_at_fault(error: BaseException) -> int:
+    """Return the rank that the error names, if it names one alone; else this one."""
+    named = str(error.values.get("ranks", "")) if isinstance(error, TriremeError) else ""
+    return int(named if named.isdigit() else os.environ.get("RANK", "0") or 0)
 
 
 def read_failure(path: Path) -> Failure | None:

@@ -78,7 +78,7 @@ class History:
     restarts_s: deque[float] = field(default_factory=deque)
     by_place_s: dict[str, deque[float]] = field(default_factory=dict)
     fruitless: int = 0
-    """Failures in a row without a new step between them."""
+    """Attempts in a row that did not come to a second step."""
 
 
 def decide(
@@ -92,7 +92,7 @@ def decide(
         now_s: On any clock that goes on.
         place: What would be left out if it fails again: the node, or on one node the rank.
         can_exclude: Whether enough nodes would be left.
-        progressed: Whether steps were made since the last failure.
+        progressed: Whether the attempt made steps: one that fails while it starts may need time, not haste.
     """
     history.fruitless = 0 if progressed else history.fruitless + 1
     if TABLE[failure.kind] == "stop":

@@ -27,6 +27,9 @@ SHORT: frozenset[Phase] = frozenset({"step"})
 BEGINNING: frozenset[Phase] = frozenset({"starting", "joining"})
 """Phases before a rank has found the others."""
 
+LATER: frozenset[Phase] = frozenset({"step", "evaluating", "sampling", "saving", "ending"})
+"""Phases that a rank comes to after its first step."""
+
 _LAYOUT = struct.Struct("<qqqqddd")
 _FADE = 0.9
 """How much of the longest time between two beats the next one remembers: a first step that compiles is no measure."""

@@ -70,7 +70,6 @@ class _Supervisor:
         self.words, self.terms, self.meeting = words, terms, meeting
         self.wish = Wish()
         self._settled = resume
-        self._furthest = -1
         self._environ = _environ(terms.num_ranks)
         self._starter: Starter | None = None
         self._warned_of_grace = False
@@ -165,8 +164,6 @@ class _Supervisor:
         return end.exit_code or 1
 
     def _decide(self, end: AttemptEnd, cause: Failure, place: Place) -> Decision:
-        progressed = end.step > self._furthest
-        self._furthest = max(self._furthest, end.step)
         is_here = cause.rank is not None and cause.rank in range(
             place.first_rank, place.first_rank + self.terms.num_ranks
         )
@@ -177,7 +174,7 @@ class _Supervisor:
             now_s=time.monotonic(),
             place=who,
             can_exclude=is_here and self.meeting.can_exclude(),
-            progressed=progressed,
+            progressed=end.stepped,
         )
 
     def _leave(self, code: int) -> int:

@@ -26,7 +26,7 @@ from trireme.chaos import Launched, lay_out_tiny, same_weights, start_launch
 Target = Literal["rank", "save", "start", "all", "server"]
 _TARGETS: tuple[Target, ...] = ("rank", "save", "start", "all", "server")
 _WEIGHTS = (50, 20, 15, 5, 10)
-_STEPS_A_KILL = 16
+_STEPS_A_KILL = 10
 _LIMIT_S = 90.0
 """Longer than any restart on a busy machine; what takes longer is a hang."""
 
@@ -120,7 +120,7 @@ class _Killer:
         return attempt
 
     def _wait_for_moment(self, target: Target) -> None:
-        goal = self._step() + self._random.randint(0, _STEPS_A_KILL - 6)
+        goal = self._step() + self._random.randint(0, _STEPS_A_KILL - 4)
         deadline_s = time.monotonic() + _LIMIT_S
         while time.monotonic() < deadline_s and self._run.process.poll() is None:
             beats = self._run.beats()

@@ -23,6 +23,7 @@ from trireme.checkpoint import (
 )
 from trireme.parallel import Moment, StepTraffic
 from trireme.train.optim import grad_norm
+from trireme.train.replica import ReplicaProblem
 from trireme.words import say
 
 
@@ -142,6 +143,10 @@ class Engine(Protocol):
         """Return this rank's state with where each tensor lies in the whole."""
         ...
 
+    def compare_replicas(self) -> ReplicaProblem | None:
+        """Return a parameter whose copies on several ranks differ; None if there is none."""
+        ...
+
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
         """Fill this rank's state from a checkpoint of any layout, strictly."""
         ...
@@ -230,6 +235,10 @@ class OneDevice:
     def state_pieces(self, tensors: Mapping[str, torch.Tensor]) -> Mapping[str, StatePiece]:
         """Return the live tensors: all of them are here."""
         return {name: replace(piece, frozen=is_frozen(piece.tensor)) for name, piece in whole_pieces(tensors).items()}
+
+    def compare_replicas(self) -> ReplicaProblem | None:
+        """Return None: there is one copy."""
+        return None
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the checkpoint's tensors into place."""

@@ -22,6 +22,7 @@ from trireme.supervise import beat, strike
 from trireme.train.cadence import is_due
 from trireme.train.callback import CallbackGroup, CallbackState
 from trireme.train.compile import eager
+from trireme.train.disturb import flip_bit, garbled
 from trireme.train.evaluate import evaluate, evaluating
 from trireme.train.event import step_events
 from trireme.train.interrupt import Interrupt, catch_interrupts
@@ -39,6 +40,9 @@ from trireme.train.state import (
 )
 from trireme.train.step_result import StepResult
 from trireme.words import say
+
+LEFT_OUT = "left_out_steps"
+"""Where the data's state lists steps whose samples are not learned from."""
 
 
 def fit(pieces: Pieces, *, resume: Checkpoint | None = None) -> FitResult:
@@ -70,6 +74,7 @@ class Training:
         self.saved_step: int | None = None
         self.clock_s = time.perf_counter()
         self.has_stepped = False
+        self.left_out = set(pieces.left_out)
 
     @property
     def done(self) -> bool:
@@ -82,7 +87,9 @@ class Training:
         self.fire("init_end")
         if resume is None:
             return
-        self.pieces.check_data_state(resume.state.get("data", {}))
+        data = resume.state.get("data", {})
+        self.pieces.check_data_state(data)
+        self.left_out |= set(data.get(LEFT_OUT, ()))
         self.restored = restore_state(
             resume, stepper=self.stepper, progress=self.progress, allow_missing=self.pieces.allow_missing
         )
@@ -146,7 +153,10 @@ class Training:
         self.fire("train_begin")
         self.clock_s = time.perf_counter()
         for batch in batches:
-            self.step(batch)
+            if self.progress.step in self.left_out:
+                self.leave_out(batch)
+            else:
+                self.step(batch)
             interrupted = self.agree(interrupt)
             self.after_step(interrupted=interrupted)
             (stopped,) = self.stepper.engine.any_of([self.callbacks.control.should_stop])
@@ -166,7 +176,7 @@ class Training:
         """Run one step and report it; raises after the report if the run must not go on."""
         step = self.progress.step
         beat("step" if self.has_stepped else "first_step", step=step)  # the first compiles, allocates, connects
-        strike("step", step=step)
+        batch = self._disturbed(batch)
         if batch.step != step:
             raise TrainError("train.wrong_batch", found=batch.step, wanted=step)
         batch = take_rows(batch, self.pieces.plan.seqs_at(step))
@@ -189,6 +199,31 @@ class Training:
         self.stepper.check(result)
         self.has_stepped = True
         beat("step", step=self.progress.step)
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go past a step whose samples are not to be learned from; like a skipped one it uses up no learning rate."""
+        step = self.progress.step
+        self.progress.step += 1
+        self.progress.num_seqs += self.pieces.plan.seqs_at(step)
+        self.stepper.counters.num_steps += 1
+        self.stepper.counters.num_left_out += 1
+        everyone = self.stepper.engine.merge(batch.sample_ids.tolist())
+        ids = list(dict.fromkeys(each for of_rank in everyone for each in of_rank))
+        text = say("train.left_out", step=step + 1, ids=", ".join(map(str, ids)))
+        self.event("left_out", text, data={"sample_ids": ids})
+        beat("step", step=self.progress.step)
+
+    def check_replicas(self) -> None:
+        """Compare the copies of the weights.
+
+        Raises:
+            TrainError: Some differ; the parameter and the ranks are named.
+        """
+        problem = self.stepper.engine.compare_replicas()
+        if problem is None:
+            return
+        ranks = ", ".join(map(str, problem.ranks))
+        raise TrainError("train.replica_differs", step=self.progress.step, name=problem.name, ranks=ranks)
 
     def moment(self, name: str) -> None:
         """Be alive, and tell the callbacks."""
@@ -216,6 +251,9 @@ class Training:
         if is_due(step, every_steps=cadence.sample_every_steps, max_steps=max_steps):
             self.sample()
         reason = self.save_reason(interrupted=interrupted)
+        every = self.pieces.replica_check_every_steps
+        if every is not None and (reason is not None or step % every == 0):
+            self.check_replicas()
         if reason is not None:
             self.save(reason)
         self.settle(wait=False)
@@ -287,7 +325,7 @@ class Training:
             self.stepper,
             progress=self.progress,
             schedule=self.pieces.schedule,
-            data=self.pieces.data_state(self.progress.step),
+            data=self._data_state(),
         )
         fresh = self.last_eval is not None and self.last_eval.step == self.progress.step
         metrics = {"eval_loss": self.last_eval.loss} if fresh and self.last_eval else {}
@@ -299,7 +337,9 @@ class Training:
             state=state,
             metrics=metrics,
         )
-        if self.pieces.save(snapshot) is False:
+        is_safe = self.pieces.save(snapshot)
+        strike("save", step=self.progress.step)
+        if is_safe is False:
             return
         self.saved_step = self.progress.step
         if self.pieces.settle is None:
@@ -309,6 +349,17 @@ class Training:
         """Hear which checkpoints became durable; with ``wait`` there is none left on its way afterwards."""
         for _ in self.pieces.settle(wait) if self.pieces.settle else ():
             self.fire("save")
+
+    def _disturbed(self, batch: Batch) -> Batch:
+        """Let a fault made on purpose strike; returns the batch, or what it makes of it."""
+        strike("step", step=batch.step)
+        if strike("weights", step=batch.step) is not None:
+            flip_bit(self.stepper.module)
+        return batch if strike("data", step=batch.step) is None else garbled(batch)
+
+    def _data_state(self) -> Mapping[str, Any]:
+        state = self.pieces.data_state(self.progress.step)
+        return {**state, LEFT_OUT: sorted(self.left_out)} if self.left_out else state
 
     def _finite_tensors(self) -> Mapping[str, torch.Tensor]:
         """Return this rank's part of what a checkpoint holds; what isn't finite on one rank is refused on all."""

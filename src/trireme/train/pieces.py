@@ -48,8 +48,8 @@ class Pieces:
     there will be no checkpoint and the run may go on; ``settle(wait)`` tells the steps whose checkpoints became
     durable since it was last asked, with ``wait`` all that were begun; without it ``save`` returns when the
     checkpoint is durable. ``save_interval()`` is how many steps lie between saves, where that is measured and not
-    set. ``data_state(step)`` is the position in the data
-    after ``step`` steps, as JSON; ``check_data_state`` raises if a saved one belongs to other data.
+    set. ``data_state(step)`` is the position in the data after ``step`` steps, as JSON; ``check_data_state`` raises
+    if a saved one belongs to other data. ``left_out`` are steps whose samples are not learned from.
     """
 
     stepper: Stepper
@@ -72,6 +72,8 @@ class Pieces:
     flops_per_token: float | None = None
     peak_flops_per_s: float | None = None
     allow_missing: Collection[str] = field(default_factory=frozenset)
+    left_out: Collection[int] = field(default_factory=frozenset)
+    replica_check_every_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

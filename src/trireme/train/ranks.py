@@ -20,6 +20,7 @@ from trireme.checkpoint import (
 from trireme.errors import CheckpointError
 from trireme.parallel import ParallelModel, Piece, StepTraffic, local_shard, whole_piece
 from trireme.train.engine import OWN_PREFIX, Passes, is_frozen, is_own
+from trireme.train.replica import ReplicaProblem, compare_replicas
 from trireme.words import say
 
 _SHOWN = 5
@@ -146,6 +147,10 @@ class RanksEngine:
             )
             for name, piece in pieces.items()
         }
+
+    def compare_replicas(self) -> ReplicaProblem | None:
+        """Return a parameter whose data-parallel copies differ."""
+        return compare_replicas(self.model)
 
     def restore_state(self, module: nn.Module, checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
         """Fill this rank's parts from whole tensors, whatever layout wrote them.

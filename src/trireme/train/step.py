@@ -16,15 +16,17 @@ import torch
 from torch import nn
 
 from trireme.data import Batch
-from trireme.errors import DeviceError, TrainError
+from trireme.errors import DeviceError, Rollback, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
 from trireme.parallel import ChunkedOptimizer, Moment, apply_marks
+from trireme.supervise import strike
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
 from trireme.train.microbatch import Micro, Work, fill_up, move, split_batch
 from trireme.train.objective import AuxiliaryFn, CallFn, CountFn, LossFn, Objective, call_module, num_rows
 from trireme.train.optim import clip_factor, place_state, set_lr, set_step, step_scaled, trained_parameters
 from trireme.train.precision import Policy, Precision, build_precision
+from trireme.train.spike import add_to_trend, is_spike
 from trireme.train.step_result import Outcome, StepCounters, StepResult
 
 
@@ -66,8 +68,10 @@ class Stepper:
         precision: A policy by name, or a Precision.
         clip_grad_norm: Largest global gradient norm; None: no clipping.
         microbatch_seqs: Samples a forward and backward; None: all at once.
-        on_nonfinite: ``skip`` the step or ``stop`` on a NaN or Inf loss or gradient norm.
+        on_nonfinite: ``skip`` the step or ``stop`` on a NaN or Inf loss or gradient norm; ``rollback`` raises Rollback.
         max_nonfinite: Stop after this many such steps in a row.
+        on_spike: The same for a loss or norm more than ``spike_sigmas`` above those of late; ``ignore``: apply it.
+        spike_sigmas: In standard deviations.
         engine: Runs forwards and backwards; default: this device alone.
     """
 
@@ -84,8 +88,10 @@ class Stepper:
         precision: Policy | Precision = "fp32",
         clip_grad_norm: float | None = None,
         microbatch_seqs: int | None = None,
-        on_nonfinite: Literal["skip", "stop"] = "skip",
+        on_nonfinite: Literal["skip", "rollback", "stop"] = "skip",
         max_nonfinite: int = 3,
+        on_spike: Literal["ignore", "skip", "rollback", "stop"] = "ignore",
+        spike_sigmas: float = 8.0,
         engine: Engine | None = None,
     ) -> None:
         self.module = module
@@ -101,6 +107,8 @@ class Stepper:
         self.microbatch_seqs = microbatch_seqs
         self.on_nonfinite = on_nonfinite
         self.max_nonfinite = max_nonfinite
+        self.on_spike = on_spike
+        self.spike_sigmas = spike_sigmas
         self.engine = engine or OneDevice()
         if engine is None:
             apply_marks(module)
@@ -174,9 +182,14 @@ class Stepper:
             raise TrainError("train.nothing_to_learn", ids=ids)
         if self.counters.num_steps == 1 and result.loss == 0.0:
             raise TrainError("train.zero_loss", ids=ids)
+        values = {"step": self.counters.num_steps, "loss": result.loss, "grad_norm": result.grad_norm, "ids": ids}
+        wish = {"nonfinite": self.on_nonfinite, "spike": self.on_spike}.get(result.outcome)
+        if wish == "rollback":
+            raise Rollback("train.rollback", **values)
+        if result.outcome == "spike" and wish == "stop":
+            raise TrainError("train.spike_stop", **values)
         if result.outcome != "nonfinite":
             return
-        values = {"step": self.counters.num_steps, "loss": result.loss, "grad_norm": result.grad_norm, "ids": ids}
         if self.on_nonfinite == "stop":
             raise TrainError("train.nonfinite_stop", **values)
         if self.counters.nonfinite_in_row >= self.max_nonfinite:
@@ -235,7 +248,7 @@ class Stepper:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what to differentiate; and loss sum, auxiliary part and count, still on the device."""
         loss = self.objective.score(outputs, tensors, count=micro.count)
-        objective = loss.loss_sum / divisor
+        objective = _disturbed(loss.loss_sum / divisor, step=self.counters.num_steps)
         auxiliary = torch.zeros_like(objective)
         if loss.auxiliary is not None:
             auxiliary = loss.auxiliary.reshape(()) * (micro.count / total)
@@ -265,13 +278,19 @@ class Stepper:
         return [(buffer, buffer.detach().clone()) for buffer in buffers]
 
     def _judge(self, sums: _Sums, *, total: int) -> Outcome:
+        """Say what becomes of the step, the same on every rank: what one can't apply, none does."""
         if not total:
             return "empty"
-        if math.isfinite(sums.loss_sum) and math.isfinite(sums.norm):
-            return "updated"
-        if self.scaler and math.isfinite(sums.loss_sum) and not self.scaler.exhausted:
-            return "overflow"
-        return "nonfinite"
+        loss, counters = sums.loss_sum / total, self.counters
+        is_odd = self.on_spike != "ignore" and is_spike(loss, sums.norm, counters=counters, sigmas=self.spike_sigmas)
+        flags = [not math.isfinite(sums.loss_sum), not math.isfinite(sums.norm), is_odd]
+        bad_loss, bad_norm, is_odd = self.engine.any_of(flags)
+        if bad_loss or bad_norm:
+            return "overflow" if self.scaler and not bad_loss and not self.scaler.exhausted else "nonfinite"
+        if is_odd:
+            return "spike"
+        add_to_trend(loss, sums.norm, counters=counters)
+        return "updated"
 
     def _finish(
         self,
@@ -292,7 +311,7 @@ class Stepper:
                 for buffer, old in buffers:
                     buffer.copy_(old)
         if self.scaler and outcome != "empty":
-            self.scaler.update(overflow=outcome != "updated")
+            self.scaler.update(overflow=outcome in ("overflow", "nonfinite"))
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.settle(is_updated=outcome == "updated")
         return frozen_ratios
@@ -315,6 +334,7 @@ class Stepper:
         counters.num_nonfinite += outcome == "nonfinite"
         counters.num_overflows += outcome == "overflow"
         counters.num_empty += outcome == "empty"
+        counters.num_spikes += outcome == "spike"
         counters.nonfinite_in_row = counters.nonfinite_in_row + 1 if outcome == "nonfinite" else 0
 
 
@@ -341,6 +361,14 @@ def _placed(optimizer: torch.optim.Optimizer, *, module: nn.Module, precision: P
     if isinstance(optimizer, ChunkedOptimizer):
         return optimizer
     return place_state(optimizer, module=module, precision=precision)
+
+
+def _disturbed(objective: torch.Tensor, *, step: int) -> torch.Tensor:
+    """Return the objective, or what a fault made on purpose makes of it."""
+    fault = strike("gradient", step=step)
+    if fault is None:
+        return objective
+    return objective * (math.nan if fault.name == "nan" else 1e6)
 
 
 def _persistent_buffers(module: nn.Module) -> tuple[str, ...]:

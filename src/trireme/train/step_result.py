@@ -8,7 +8,7 @@ from typing import Literal
 
 from trireme.parallel import StepTraffic
 
-Outcome = Literal["updated", "nonfinite", "overflow", "empty"]
+Outcome = Literal["updated", "nonfinite", "overflow", "empty", "spike"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class StepResult:
     """What one step did.
 
     ``outcome``: ``updated``; or skipped, with weights and optimizer state untouched, because loss or
-    gradients were not finite (``nonfinite``), because the fp16 loss scale was too high (``overflow``)
-    or because the batch has nothing to learn (``empty``).
+    gradients were not finite (``nonfinite``) or far above those of late (``spike``), because the fp16 loss
+    scale was too high (``overflow``) or because the batch has nothing to learn (``empty``).
     ``loss`` is the mean over the step's supervised tokens; ``grad_norm`` that before clipping.
     ``frozen_ratios``: per parameter group the share of elements whose update rounding lost; empty
     unless the policy is bf16_pure and this update was watched. ``traffic``: what this rank sent.
@@ -53,8 +53,15 @@ class StepCounters:
     nonfinite_in_row: int = 0
     num_overflows: int = 0
     num_empty: int = 0
+    num_spikes: int = 0
+    num_left_out: int = 0
+    loss_mean: float = 0.0
+    loss_var: float = 0.0
+    norm_mean: float = 0.0
+    norm_var: float = 0.0
+    num_trended: int = 0
 
     @property
     def num_skipped(self) -> int:
         """Steps that left the weights alone."""
-        return self.num_nonfinite + self.num_overflows + self.num_empty
+        return self.num_nonfinite + self.num_overflows + self.num_empty + self.num_spikes + self.num_left_out

@@ -256,6 +256,14 @@ TEXTS = {
         en="Rank {rank} was started otherwise than rank 0: {first}. Start all ranks with the same settings and version.",
         zh="rank {rank} 的启动方式与 rank 0 不同：{first}。请让所有 rank 使用相同的配置和版本。",
     ),
+    "rolling_back": Text(
+        en="{reason} Steps {first} to {last} are left out from here on; {left} rollbacks are left.",
+        zh="{reason} 从此跳过第 {first} 至 {last} 步；还可回退 {left} 次。",
+    ),
+    "rollbacks_spent": Text(
+        en="{reason} It went back {count} times already, as often as train.max_rollbacks allows; stopped.",
+        zh="{reason} 已回退 {count} 次，达到 train.max_rollbacks 的上限；停止。",
+    ),
     "no_forecast": Text(
         en="layout = {layout}: memory and time are not forecast here; trireme plan does, for a cluster you describe.",
         zh="layout = {layout}：此处不预测内存和时间；可用 trireme plan 针对你描述的集群进行预测。",

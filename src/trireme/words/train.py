@@ -151,6 +151,31 @@ TEXTS: dict[str, Text] = {
         zh="第 {step} 步：损失 {loss}，梯度范数 {grad_norm}（样本 {ids}）；按 train.on_nonfinite=stop 停止。"
         "权重仍是这一步之前的。",
     ),
+    "spike_stop": Text(
+        en="Step {step}: loss {loss}, gradient norm {grad_norm} stand far above those of late (samples {ids}); stopped "
+        "as train.on_spike=stop says. The weights are those before the step.",
+        zh="第 {step} 步：损失 {loss}、梯度范数 {grad_norm} 远高于近期水平（样本 {ids}）；按 train.on_spike=stop 停止。"
+        "权重仍是这一步之前的。",
+    ),
+    "rollback": Text(
+        en="Step {step}: loss {loss}, gradient norm {grad_norm} (samples {ids}); the run is to go back to its last good "
+        "checkpoint.",
+        zh="第 {step} 步：损失 {loss}，梯度范数 {grad_norm}（样本 {ids}）；应回到最近的可用检查点。",
+    ),
+    "left_out": Text(
+        en="Step {step} is left out: its samples went wrong before ({ids}).",
+        zh="跳过第 {step} 步：其样本此前出过问题（{ids}）。",
+    ),
+    "replica_differs": Text(
+        en="At step {step} the copies of {name} differ between data-parallel ranks; rank {ranks} stands against the "
+        "others. Memory or a processor is at fault there: nothing after the last checkpoint can be trusted.",
+        zh="第 {step} 步时，{name} 在各数据并行 rank 上的副本不一致；与其余不同的是 rank {ranks}。"
+        "那里的内存或处理器有故障，最近检查点之后的结果都不可信。",
+    ),
+    "skipped_spike": Text(
+        en="Step {step} skipped: loss {loss}, gradient norm {grad_norm} stand far above those of late. Samples: {ids}",
+        zh="跳过第 {step} 步：损失 {loss}、梯度范数 {grad_norm} 远高于近期水平。样本：{ids}",
+    ),
     "nonfinite_row": Text(
         en="{count} steps in a row were not finite (step {step}: loss {loss}, gradient norm {grad_norm}, "
         "samples {ids}); "
