@@ -12,7 +12,7 @@ import click
 from trireme.words import say
 
 if TYPE_CHECKING:
-    from trireme.supervise import Patience, Place, Program
+    from trireme.supervise import Meeting, Patience, Place, Program
 
 MAIN = "trireme.cli:main"
 _OF_A_RUN = ("trireme.mesh.preload", "trireme.cli.program", "trireme.cli.train", "trireme.job.train")
@@ -74,6 +74,7 @@ def run_ranks(
     same_rank_limit: int = 2,
     patience: Patience | None = None,
     grace_s: float = 600.0,
+    meeting: Meeting | None = None,
 ) -> int:
     """Run a program on this machine's ranks under supervision and return the exit code."""
     from trireme.supervise import History, Patience, Terms, parse_budget, supervise
@@ -86,7 +87,7 @@ def run_ranks(
         evidence=evidence,
         notice=tell,
     )
-    return supervise(words, terms=terms, resume=resume)
+    return supervise(words, terms=terms, meeting=meeting, resume=resume)
 
 
 def tell(text: str) -> None:

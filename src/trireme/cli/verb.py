@@ -26,6 +26,7 @@ VERBS = (
     "models",
     "verify",
     "simulate",
+    "chaos",
     "env",
     "version",
 )

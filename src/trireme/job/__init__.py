@@ -8,11 +8,21 @@ from trireme.job.api import load, run
 from trireme.job.convert import convert_checkpoint
 from trireme.job.layout import resolve_layout
 from trireme.job.options import RunOptions, run_dir_of
+from trireme.job.refit import refit_layout
 
 if TYPE_CHECKING:
     from trireme.job.train import run_training
 
-__all__ = ["RunOptions", "convert_checkpoint", "load", "resolve_layout", "run", "run_dir_of", "run_training"]
+__all__ = [
+    "RunOptions",
+    "convert_checkpoint",
+    "load",
+    "refit_layout",
+    "resolve_layout",
+    "run",
+    "run_dir_of",
+    "run_training",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -29,7 +29,7 @@ from trireme.observe.strict_json import to_text
 
 _DECISIONS_NAME = "decisions.json"
 FAILURES_NAME = "failures"
-"""What a supervisor keeps of attempts that failed, perhaps before there was a run."""
+"""What a supervisor keeps of attempts that failed, perhaps before there was a run: no run begins by deleting it."""
 
 _REPLACED = ".replaced-"
 _OURS = (
@@ -48,7 +48,6 @@ _OURS = (
     "checkpoints",
     "tokenizer",
     "left_out.json",
-    FAILURES_NAME,
 )
 """What a run makes, but for ``run.json``: it says that the folder holds a run, and is written over at once."""
 

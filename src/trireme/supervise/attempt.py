@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Literal
 from trireme.supervise.entry import RankOrder
 from trireme.supervise.failure import RECORD_VARIABLE, Failure, failure_of_end, first_cause, read_failure
 from trireme.supervise.fork_server import Ended
-from trireme.supervise.place import Meeting, Place
+from trireme.supervise.place import Meeting, News, Place
 from trireme.supervise.pulse import LATER, PULSE_VARIABLE, Beat
 from trireme.supervise.report import read_stacks
 from trireme.supervise.starter import Starter
@@ -29,6 +28,8 @@ _FOLLOW_S = 0.5
 """How long ranks may take to say why they fail, after the first did."""
 
 _STACK_S = 1.0
+_NODES_S = 3.0
+"""How long another node may take to tell of its failure."""
 
 Outcome = Literal["done", "failed", "interrupted", "changed", "stopped"]
 
@@ -86,7 +87,6 @@ class Attempt:
         *,
         place: Place,
         num_ranks: int,
-        resume: bool,
         starter: Starter,
         meeting: Meeting,
         patience: Patience,
@@ -98,13 +98,15 @@ class Attempt:
         self.grace_s, self.wish = grace_s, wish
         self.folder = Path(tempfile.mkdtemp(prefix="trireme-launch-"))
         self.ranks = range(place.first_rank, place.first_rank + num_ranks)
-        self._arguments = program.resumed if resume else program.arguments
+        self._arguments = program.resumed if place.resume else program.arguments
         self._environ = environ
         self._watch = Watch(patience=patience)
         self._started_s = time.monotonic()
         self._alive: set[int] = set(self.ranks)
         self._failures: list[Failure] = []
         self._told_of_wish = False
+        self._leaving: Literal["changed", "stopped"] | None = None
+        self._leave_by_s = 0.0
 
     def run(self, *, on_look: Callable[[Mapping[int, Beat | None]], None] = lambda beats: None) -> AttemptEnd:
         """Start, watch, and clear everything away."""
@@ -113,6 +115,7 @@ class Attempt:
             outcome = self._follow(on_look)
             if outcome == "failed":
                 self._hear_reasons()
+                self.meeting.tell(first_cause(self._failures))
         finally:
             beats = read_beats(self.folder, self.ranks)
             self.starter.clear()
@@ -159,31 +162,54 @@ class Attempt:
                 self._failures.append(self._failure(None, kind="lost", message=say("launch.server_gone")))
             if self.wish.number is not None and (outcome := self._obey()) is not None:
                 return outcome
-            if self._failures:
-                return "failed" if self.wish.number is None else "interrupted"
+            if self._leaving is not None and (outcome := self._leave()) is not None:
+                return outcome
+            if self._failures and not self._is_leaving_elsewhere():
+                return "failed"
             if time.monotonic() - look_s < _WATCH_S:
                 continue
             look_s = time.monotonic()
             beats = read_beats(self.folder, self.ranks)
             on_look(beats)
             verdict = self._watch.look(self._of_alive(beats), self.starter.pids)
-            if verdict is not None and self.wish.number is None:
+            if verdict is not None and not self._is_ending:
                 self._failures.append(self._judged(verdict))
                 return "failed"
-            news = self.meeting.news()
-            if news is not None:
-                return self._heard(news)
-        return "interrupted" if self.wish.number is not None else "done"
+            if not self._is_ending and (outcome := self._heard(self.meeting.news())) is not None:
+                return outcome
+        return "interrupted" if self.wish.number is not None else self._leaving or "done"
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether ranks were told to save and leave, so that how they end is no failure."""
+        return self.wish.number is not None or self._leaving is not None
+
+    def _is_leaving_elsewhere(self) -> bool:
+        """Whether ranks here ended because another node had all of them save and leave."""
+        news = self.meeting.news()
+        if news in ("changed", "stop"):
+            self._heard(news)
+            return True
+        return False
 
     def _of_alive(self, beats: Mapping[int, Beat | None]) -> dict[int, Beat | None]:
         """Leave out ranks that are done: they stand still for good."""
         return {rank: beat for rank, beat in beats.items() if rank in self._alive}
 
-    def _heard(self, news: Failure | str) -> Outcome:
+    def _heard(self, news: News | None) -> Outcome | None:
+        """Fail with another node; or have ranks save and leave, where nodes come or the job ends."""
         if isinstance(news, Failure):
             self._failures.append(news)
             return "failed"
-        return "stopped" if news == "stop" else "changed"
+        if news is not None and self._leaving is None:
+            self._leaving = "stopped" if news == "stop" else "changed"
+            self._leave_by_s = time.monotonic() + self.grace_s
+            self.starter.send_signal(signal.SIGTERM)
+        return None
+
+    def _leave(self) -> Outcome | None:
+        self._failures.clear()
+        return self._leaving if time.monotonic() > self._leave_by_s else None
 
     def _take(self, ended: list[Ended]) -> None:
         by_pid = {pid: rank for rank, pid in self.starter.pids.items()}
@@ -197,13 +223,14 @@ class Attempt:
             step = beat.step if beat else 0
             failure = failure_of_end(rank=rank, status=each.status, at_s=each.at_s, step=step, record=record)
             if failure is not None:
-                self._failures.append(replace(failure, host=socket.gethostname()))
+                self._failures.append(replace(failure, host=self.meeting.host))
 
     def _obey(self) -> Outcome | None:
         """Pass a wish to end on to the ranks, once; and end them where they take too long."""
         assert self.wish.number is not None
         if not self._told_of_wish:
             self._told_of_wish = True
+            self.meeting.finish(stop=True)
             number = signal.SIGINT if self.wish.number == signal.SIGINT else signal.SIGTERM
             self.starter.send_signal(number)
         if self.wish.at_once or time.monotonic() - self.wish.at_s > self.grace_s:
@@ -220,6 +247,19 @@ class Attempt:
             self._take(ended)
             if not is_there:
                 return
+        self._hear_other_nodes()
+
+    def _hear_other_nodes(self) -> None:
+        """Ranks here that only lost a connection know no reason; the node that has it tells."""
+        if self.place.num_nodes == 1 or any(failure.kind != "lost" for failure in self._failures):
+            return
+        deadline_s = time.monotonic() + _NODES_S
+        while time.monotonic() < deadline_s:
+            news = self.meeting.news()
+            if isinstance(news, Failure):
+                self._failures.append(news)
+                return
+            time.sleep(_LOOK_S)
 
     def _judged(self, verdict: Verdict) -> Failure:
         """Have the ranks show where they stand, and name the one that others wait for."""
@@ -240,7 +280,7 @@ class Attempt:
             message=message,
             step=beat.step if beat else 0,
             at_s=time.time(),
-            host=socket.gethostname(),
+            host=self.meeting.host,
         )
 
     def _end(self, outcome: Outcome, beats: Mapping[int, Beat | None]) -> AttemptEnd:

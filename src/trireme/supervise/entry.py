@@ -27,6 +27,7 @@ FLIGHT_BYTE = b"f"
 """Asks a rank over its line to the fork server for what torch's flight recorder holds."""
 
 _PR_SET_PDEATHSIG = 1
+_BOOT = "import sys; from trireme.supervise.entry import enter; sys.exit(enter(sys.argv[1:]))"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +174,11 @@ def _reseed() -> None:
 def to_words(order: RankOrder, *, line: int) -> list[str]:
     """Return the command line of a rank that gets an interpreter of its own."""
     fields: dict[str, Any] = asdict(order) | {"environ": {}}
-    return [sys.executable, "-m", "trireme.supervise.entry", str(line), json.dumps(fields)]
+    return [sys.executable, "-c", _BOOT, str(line), json.dumps(fields)]
 
 
-def _enter(words: list[str]) -> int:
+def enter(words: list[str]) -> int:
+    """Be a rank in an interpreter of its own."""
     fields = json.loads(words[1])
     order = RankOrder(**fields | {"arguments": tuple(fields["arguments"])})
     if sys.path and sys.path[0] in ("", os.getcwd()):
@@ -184,7 +186,3 @@ def _enter(words: list[str]) -> int:
     code = run_order(order, line=int(words[0]))
     flush()
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(_enter(sys.argv[1:]))

@@ -11,11 +11,13 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from trireme.errors import ConfigError
 
 FAULT_VARIABLE = "TRIREME_FAULT"
+MARK_VARIABLE = "TRIREME_FAULT_MARK"
 
 Moment = Literal["init", "step", "data", "gradient", "weights", "save"]
 
@@ -111,8 +113,16 @@ def _find(text: str, moment: Moment, *, step: int | None) -> Fault | None:
         here = MOMENT_OF[fault.name] == moment and fault.rank == rank and fault.attempt == attempt
         if here and fault.struck < fault.times and (fault.step is None or step is None or fault.step == step):
             fault.struck += 1
+            _mark(fault)
             return fault
     return None
+
+
+def _mark(fault: Fault) -> None:
+    """Note when a fault struck, where somebody wants to know how soon it was found."""
+    path = os.environ.get(MARK_VARIABLE)
+    if path and not os.path.exists(path):
+        Path(path).write_text(f"{time.time()} {fault}\n", encoding="ascii")
 
 
 def strike(moment: Moment, *, step: int | None = None) -> Fault | None:

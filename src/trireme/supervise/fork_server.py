@@ -149,10 +149,3 @@ def main() -> None:
     # Ctrl-C at a terminal goes to all: the supervisor alone decides what becomes of the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Server(Connection(int(sys.argv[1]))).serve()
-
-
-if __name__ == "__main__":
-    # Run by its own name, so that what is unpickled here is what was pickled there.
-    from trireme.supervise import fork_server
-
-    fork_server.main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from trireme.supervise.failure import Failure
 
@@ -22,6 +22,7 @@ class Place:
         address: Where rank 0 listens.
         port: Of the attempt alone.
         attempt: How often ranks were started before, on any node.
+        resume: Whether ranks are to go on with a run that has begun.
     """
 
     node: int = 0
@@ -31,17 +32,32 @@ class Place:
     address: str = "127.0.0.1"
     port: int
     attempt: int = 0
+    resume: bool = False
+
+
+News = Failure | Literal["changed", "stop"]
+"""What another node tells: its failure; that nodes wait to take part; that the job is to end."""
+
+
+class MeetingLost(Exception):
+    """The other nodes can't be reached any more; the message is for a person."""
 
 
 class Meeting(Protocol):
     """How the nodes of a launch find each other and tell each other what happens."""
 
-    def join(self, *, num_ranks: int) -> Place | None:
-        """Wait for enough nodes and return this one's place; None if the job is over already."""
+    host: str
+    """Names this node in reports."""
+
+    def join(self, *, num_ranks: int, settled: bool) -> Place | None:
+        """Wait for enough nodes and return this one's place; None if the job is over already.
+
+        ``settled``: this node knows that the run has begun, so all are to go on with it.
+        """
         ...
 
-    def news(self) -> Failure | str | None:
-        """Return what another node told: its failure, ``changed`` if nodes come or go, ``stop`` if the job ends."""
+    def news(self) -> News | None:
+        """Return what another node told."""
         ...
 
     def tell(self, failure: Failure) -> None:
@@ -53,7 +69,7 @@ class Meeting(Protocol):
         ...
 
     def can_exclude(self) -> bool:
-        """Whether enough nodes are left without this one."""
+        """Whether enough nodes are left without one of them."""
         ...
 
     def close(self) -> None:
@@ -65,14 +81,15 @@ class Alone:
     """One node meets nobody. Satisfies ``Meeting``."""
 
     def __init__(self) -> None:
+        self.host = socket.gethostname()
         self._attempt = -1
 
-    def join(self, *, num_ranks: int) -> Place:
+    def join(self, *, num_ranks: int, settled: bool) -> Place:
         """Return the only place."""
         self._attempt += 1
-        return Place(world_size=num_ranks, port=free_port(), attempt=self._attempt)
+        return Place(world_size=num_ranks, port=free_port(), attempt=self._attempt, resume=settled)
 
-    def news(self) -> Failure | str | None:
+    def news(self) -> News | None:
         """Return nothing: nobody else is there."""
         return None
 

@@ -19,6 +19,10 @@ from trireme.supervise.session import kill_sessions, process_state
 _STARTED_S = 2.0
 """How long ranks that were asked for may take to be there, before the server is ended to be sure of them."""
 
+_BOOT = "from trireme.supervise.fork_server import main; main()"
+_AWAKE_S = 0.05
+"""How long a stopped rank is woken to write its stack: enough for that, and too little to go on with its work."""
+
 
 class Starter:
     """Starts ranks from one warm process, which is started again when it is gone.
@@ -45,7 +49,7 @@ class Starter:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trireme.supervise.fork_server", str(theirs.fileno())],
+                [sys.executable, "-c", _BOOT, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=self._environ,
                 process_group=0,
@@ -96,7 +100,10 @@ class Starter:
                 self._connection.send(AskFlight())
         self.send_signal(STACK_SIGNAL, ranks=ranks)
         stopped = {rank for rank in ranks if rank in self.pids and process_state(self.pids[rank]) in ("T", "t")}
-        self.send_signal(signal.SIGCONT, ranks=stopped)
+        if stopped:
+            self.send_signal(signal.SIGCONT, ranks=stopped)
+            time.sleep(_AWAKE_S)
+            self.send_signal(signal.SIGSTOP, ranks=stopped)
 
     def clear(self) -> list[int]:
         """Kill every rank with all it started; returns what could not be killed."""

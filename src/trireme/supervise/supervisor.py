@@ -14,7 +14,7 @@ from types import FrameType
 
 from trireme.supervise.attempt import Attempt, AttemptEnd, Program, Wish, rank_environ
 from trireme.supervise.failure import Failure
-from trireme.supervise.place import Alone, Meeting, Place
+from trireme.supervise.place import Alone, Meeting, MeetingLost, Place
 from trireme.supervise.policy import Decision, History, decide
 from trireme.supervise.pulse import Beat
 from trireme.supervise.report import format_report, keep_evidence
@@ -62,7 +62,11 @@ def supervise(words: Words, *, terms: Terms, meeting: Meeting | None = None, res
         stack.callback(meeting.close)
         stack.enter_context(_signals(supervisor.wish))
         stack.callback(supervisor.close)
-        return supervisor.run()
+        try:
+            return supervisor.run()
+        except MeetingLost as lost:
+            terms.notice(str(lost))
+            return 1
 
 
 class _Supervisor:
@@ -77,7 +81,7 @@ class _Supervisor:
     def run(self) -> int:
         """Attempt until it is over."""
         while True:
-            place = self.meeting.join(num_ranks=self.terms.num_ranks)
+            place = self.meeting.join(num_ranks=self.terms.num_ranks, settled=self._settled)
             if place is None:
                 self.terms.notice(say("launch.complete_already"))
                 return 0
@@ -103,7 +107,6 @@ class _Supervisor:
             program,
             place=place,
             num_ranks=self.terms.num_ranks,
-            resume=self._settled,
             starter=self._starter,
             meeting=self.meeting,
             patience=self.terms.patience,
@@ -117,7 +120,7 @@ class _Supervisor:
                 self._report(end, end.cause, attempt=attempt, place=place)
         finally:
             attempt.close()
-        self._settled = self._settled or end.settled
+        self._settled = place.resume or end.settled
         return end
 
     def _look(self, beats: Mapping[int, Beat | None]) -> None:
@@ -155,27 +158,26 @@ class _Supervisor:
         if end.cause.kind != "user":
             self.terms.notice(decision.reason)
         if decision.action == "restart":
-            self.meeting.tell(end.cause)
             self._wait(decision.wait_s)
             return None if self.wish.number is None else self._leave(128 + self.wish.number)
         if decision.action == "stop":
-            self.meeting.tell(end.cause)
             self.meeting.finish(stop=True)
         return end.exit_code or 1
 
     def _decide(self, end: AttemptEnd, cause: Failure, place: Place) -> Decision:
-        is_here = cause.rank is not None and cause.rank in range(
-            place.first_rank, place.first_rank + self.terms.num_ranks
-        )
+        is_here = cause.host == self.meeting.host
         who = f"node {cause.host}" if place.num_nodes > 1 else f"rank {cause.rank}"
-        return decide(
+        decision = decide(
             cause,
             history=self.terms.history,
             now_s=time.monotonic(),
             place=who,
-            can_exclude=is_here and self.meeting.can_exclude(),
+            can_exclude=self.meeting.can_exclude(),
             progressed=end.stepped,
         )
+        if decision.action == "exclude" and not is_here:  # the others go on without that node
+            return Decision(action="restart", reason=decision.reason)
+        return decision
 
     def _leave(self, code: int) -> int:
         self.meeting.finish(stop=True)
@@ -195,7 +197,7 @@ def _environ(num_ranks: int) -> dict[str, str]:
 
 
 def _local_network(place: Place) -> dict[str, str]:
-    if place.num_nodes > 1 or sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ:
+    if not place.address.startswith("127.") or sys.platform != "linux" or "GLOO_SOCKET_IFNAME" in os.environ:
         return {}
     # Ranks of one machine need no name lookup to find each other, and it can be slow.
     return {"GLOO_SOCKET_IFNAME": "lo"}

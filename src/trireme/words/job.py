@@ -256,6 +256,10 @@ TEXTS = {
         en="Rank {rank} was started otherwise than rank 0: {first}. Start all ranks with the same settings and version.",
         zh="rank {rank} 的启动方式与 rank 0 不同：{first}。请让所有 rank 使用相同的配置和版本。",
     ),
+    "refit": Text(
+        en="There are {ranks} ranks and the layout {asked} is for another number: going on with {chosen}.",
+        zh="现有 {ranks} 个 rank，与布局 {asked} 所需的数目不同：改用 {chosen} 继续。",
+    ),
     "rolling_back": Text(
         en="{reason} Steps {first} to {last} are left out from here on; {left} rollbacks are left.",
         zh="{reason} 从此跳过第 {first} 至 {last} 步；还可回退 {left} 次。",

@@ -58,6 +58,28 @@ TEXTS = {
         en="--nproc-per-node {text} is neither a number of ranks nor auto.",
         zh="--nproc-per-node {text} 既不是 rank 数，也不是 auto。",
     ),
+    "slurm": Text(
+        en="Write an sbatch file for this launch and submit it; the job saves before its time is over, is queued again and "
+        "goes on.",
+        zh="为本次启动写出 sbatch 文件并提交；作业在时限之前保存、重新排队并继续。",
+    ),
+    "dry_run": Text(en="With --slurm: write the file, submit nothing.", zh="与 --slurm 连用：只写文件，不提交。"),
+    "slurm_nodes": Text(en="With --slurm: nodes.", zh="与 --slurm 连用：节点数。"),
+    "slurm_gpus": Text(
+        en="With --slurm: GPUs of a node; also its ranks.", zh="与 --slurm 连用：每个节点的 GPU 数，也是其 rank 数。"
+    ),
+    "slurm_time": Text(en="With --slurm: time limit, as Slurm writes it.", zh="与 --slurm 连用：时限，写法同 Slurm。"),
+    "slurm_partition": Text(en="With --slurm: partition.", zh="与 --slurm 连用：分区。"),
+    "slurm_warn": Text(
+        en="With --slurm: how long before its end the job is told.", zh="与 --slurm 连用：在结束前多久通知作业。"
+    ),
+    "slurm_only": Text(en="{options} needs --slurm.", zh="{options} 需要 --slurm。"),
+    "slurm_written": Text(en="Wrote {path}", zh="已写出 {path}"),
+    "no_sbatch": Text(
+        en="There is no sbatch on this machine; {path} is written: submit it where Slurm is.",
+        zh="本机没有 sbatch；已写出 {path}，请在有 Slurm 的机器上提交。",
+    ),
+    "sbatch_refused": Text(en="sbatch refuses: {reason}", zh="sbatch 拒绝提交：{reason}"),
     "bad_budget": Text(
         en="--max-restarts {text} is not a number (3) or a number in a window (3/10min, 20/1h).",
         zh="--max-restarts {text} 既不是次数（3），也不是一段时间内的次数（3/10min、20/1h）。",
@@ -69,6 +91,38 @@ TEXTS = {
     "run_options": Text(
         en="{options} is for run files; a script gets its own arguments after its name.",
         zh="{options} 用于配置文件；脚本的参数写在脚本名之后。",
+    ),
+    "bad_nnodes": Text(
+        en="--nnodes {text} is not a number (2) or a range (2:4).",
+        zh="--nnodes {text} 既不是数字（2），也不是范围（2:4）。",
+    ),
+    "host_gone": Text(
+        en="The node at {endpoint}, where the nodes meet, can't be reached any more; this node ends.",
+        zh="各节点会合之处 {endpoint} 已无法连接；本节点结束。",
+    ),
+    "needs_endpoint": Text(
+        en="--nnodes {nnodes} needs --rdzv-endpoint HOST:PORT, where the nodes meet.",
+        zh="--nnodes {nnodes} 需要 --rdzv-endpoint HOST:PORT，即各节点会合的地址。",
+    ),
+    "nnodes": Text(
+        en="Nodes, or the least and the most of them (2:4): the run goes on while at least the least are there.",
+        zh="节点数，或最少与最多（2:4）：只要不少于最少的节点数，训练就继续。",
+    ),
+    "rdzv_endpoint": Text(
+        en="Where nodes meet: the host and port of the first node.", zh="各节点会合的地址：第一个节点的主机与端口。"
+    ),
+    "rdzv_id": Text(
+        en="Name of this launch, the same on all nodes and never used before: a node that comes late learns by it that the "
+        "job is complete.",
+        zh="本次启动的名称，各节点相同且从未用过：迟到的节点据此得知任务已经完成。",
+    ),
+    "rdzv_timeout": Text(
+        en="How long a node waits for the others to come, or for news of them.",
+        zh="一个节点等待其他节点到来或其消息的时长。",
+    ),
+    "too_few_nodes": Text(
+        en="After {limit_s:g} s there are fewer nodes than the {least} that the run needs; this node ends.",
+        zh="等待 {limit_s:g} 秒后，节点数仍少于训练所需的 {least} 个；本节点结束。",
     ),
     "killed_9": Text(
         en="was ended by {name} (signal {number}): maybe the system was short of memory",
