@@ -118,7 +118,7 @@ def test_ranks_that_never_meet_are_ended_at_the_deadline(tmp_path: Path) -> None
     assert "budget of restarts (1) is used up" in ended.errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_on_all_ranks_and_ends_with_its_code(number: int, tmp_path: Path) -> None:
     """Preemption (Slurm, Kubernetes) and Ctrl-C: one agreed step is saved, data workers and ranks are gone."""
     lay_out(tmp_path)

@@ -36,6 +36,9 @@ def shrink(words: Sequence[str]) -> list[str]:
             return [*words, *_shrink_run(words[1:], purpose="train")]
         case "data" if "--source" not in words:
             return [*words, *_shrink_run(words[2:], purpose="data")]
+        case "launch" if "--slurm" not in words:
+            run_file = next(index for index, word in enumerate(words) if word.endswith(".yaml"))
+            return [*words, *_shrink_run(words[run_file:], purpose="train")]
         case "generate" | "chat":
             return [*words, "--max-new-tokens", "4"]
     return words

@@ -42,7 +42,7 @@ class Elastic:
         least: Nodes without which nothing starts.
         most: Nodes that can take part.
         timeout_s: How long to wait for enough nodes, and for a host that can't be reached.
-        done_mark: File that says to late nodes that the job is complete; on storage that all nodes share. None: late nodes wait in vain.
+        done_mark: File that says to late nodes that the job is complete, on storage that all nodes share; None: none.
     """
 
     def __init__(
