@@ -131,7 +131,7 @@ def test_lau_06_a_signal_on_one_node_ends_all_saved(tmp_path: Path) -> None:
 
 def test_a_run_shrinks_when_a_node_is_lost_and_grows_when_one_comes(tmp_path: Path, alone: list[float]) -> None:
     """The layout takes the ranks there are; samples and losses stay those of one process."""
-    slow = {"TRIREME_FAULT": "slow@rank=0,seconds=0.4,times=99;slow@rank=0,seconds=0.4,times=99,attempt=1"}
+    slow = {"TRIREME_FAULT": "slow@rank=0,seconds=0.4,times=99;slow@rank=0,seconds=3,times=99,attempt=1"}
     nodes = Nodes(tmp_path, nnodes="1:2", words=(), settings=("train.max_steps=12", "checkpoint.every_steps=1"))
     first = nodes.start(**slow)
     time.sleep(1.0)

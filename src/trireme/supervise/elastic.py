@@ -64,10 +64,12 @@ class Elastic:
         Raises:
             MeetingLost: The host can't be reached, or too few nodes came.
         """
-        if self._done_mark is not None and self._done_mark.exists():
+        if self._is_complete():
             return None
         try:
             found = self._open().next_rendezvous()
+            if self._is_complete():  # it became so while this node waited
+                return None
             self._store = found.store
             self._store.set_timeout(timedelta(seconds=self._timeout_s))
             self._place = self._agree(found.rank, found.world_size, num_ranks=num_ranks, settled=settled)
@@ -128,6 +130,9 @@ class Elastic:
                 time.sleep(_LOOK_S)
         with contextlib.suppress(Exception):
             self._handler._stop_heartbeats()
+
+    def _is_complete(self) -> bool:
+        return self._done_mark is not None and self._done_mark.exists()
 
     def _open(self) -> Any:
         """Reach the host, or be it; what took the host's place before it was there is tried again."""
