@@ -16,8 +16,8 @@ WRITER_FAULTS: Mapping[str, Mapping[str, Any]] = {
     "slow_writer": {"kind": "slow", "times": 1, "seconds": 0.2},
     "failing_writer": {"kind": "fail", "times": 2},
     "full_disk": {"kind": "full", "times": 1},
-    "torn_write": {"kind": "torn", "times": 1},
-    "writer_killed": {"kind": "die", "times": 1},
+    "torn_write": {"kind": "torn", "times": 1, "only": "shard-00000"},
+    "writer_killed": {"kind": "die", "times": 1, "only": "shard-00000"},
     "writer_killed_at_commit": {"kind": "die_at_commit", "times": 1},
 }
 """Faults of the process that writes checkpoints, as it reads them from its own variable."""
