@@ -171,3 +171,16 @@ def test_sharding_by_fleets_switch_is_a_stage() -> None:
     strategy = fleet.DistributedStrategy(sharding=True, sharding_configs={"stage": 2})
     assert strategy.parse(ranks=2).layout.zero == 2
     assert fleet.DistributedStrategy(sharding=True).parse(ranks=2).layout.zero == 1
+
+
+def test_fleets_words_for_the_wire_are_read_or_refused() -> None:
+    assert fleet.DistributedStrategy(fp16_allreduce=True).communication.compress == "fp16"
+    assert fleet.DistributedStrategy(dgc=True).communication.topk_ratio == 0.001
+    assert fleet.DistributedStrategy(communication={"compress": "int8"}).communication.compress == "int8"
+    for said, word in (
+        ({"compres": "int8"}, "compress"),
+        ({"compress": "zip"}, "int8"),
+        ({"local_steps": 4}, "Stepper"),
+    ):
+        with pytest.raises(LayoutError, match=word):
+            _ = fleet.DistributedStrategy(communication=said).communication

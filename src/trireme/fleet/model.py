@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.parallel import Call, ParallelModel, parallelize, rows_of
+from trireme.parallel import Call, Communication, ParallelModel, parallelize, rows_of
 from trireme.plan import Layout
 from trireme.train import LossScaler, Precision, apply_precision, call_module
 
@@ -46,7 +46,9 @@ class FleetModel:
         loss_fn: LossFn | None,
         example_batch: Mapping[str, Any] | None,
         notice: Callable[[str], None],
+        communication: Communication | None = None,
     ) -> None:
+        self._communication = communication
         self.module = module
         self.layout = layout
         self.scaler: LossScaler | None = precision.build_scaler()
@@ -98,6 +100,7 @@ class FleetModel:
             cuts=self._cuts,
             device=self._device,
             notice=self._notice,
+            communication=self._communication,
         )
         after = dict(self.module.named_parameters(remove_duplicate=False))
         moved = {parameter: after.get(name) for name, parameter in before.items()}
@@ -123,6 +126,7 @@ class FleetModel:
         self._loss_fn = self._loss_fn or loss_fn
         self.spread(batch)
         scale = self.scaler.scale if self.scaler else 1.0
+        self.parallel.wires.prepare(scale=scale)
         with self.precision.compute_context(self.module, keeps_casts=self.layout.zero == 0):
             return self.parallel.train_step(batch, loss_fn, count_fn=count_fn, scale=scale)
 

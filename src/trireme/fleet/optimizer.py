@@ -63,6 +63,8 @@ class FleetOptimizer(torch.optim.Optimizer):
         if self._spread is None:
             raise LayoutError("fleet.no_gradients")
         self._spread.step(closure)
+        is_updated = self._spread.last is not None and self._spread.last.is_updated
+        self._model.parallel.wires.settle(is_updated=is_updated)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""

@@ -19,7 +19,7 @@ from trireme.fleet.optimizer import FleetOptimizer
 from trireme.fleet.recompute import teach_modules
 from trireme.fleet.strategy import DistributedStrategy
 from trireme.mesh import LaunchEnvironment, choose_device, join_ranks
-from trireme.parallel import Call
+from trireme.parallel import Call, Communication
 from trireme.plan import Layout, parse_layout, parse_plan
 from trireme.train import Precision, build_precision
 
@@ -35,6 +35,7 @@ class Session:
     cuts: tuple[str, ...]
     device: torch.device
     precision: Precision
+    communication: Communication
 
 
 _session: Session | None = None
@@ -113,6 +114,7 @@ def distributed_model(
         loss_fn=loss_fn,
         example_batch=example_batch,
         notice=_tell,
+        communication=settled.communication,
     )
 
 
@@ -151,7 +153,14 @@ def _settle(strategy: Strategy, *, ranks: int, device: torch.device) -> Session:
     layout, cuts = _layout_of(strategy, ranks=ranks)
     if layout.world_size != ranks:
         raise LayoutError("fleet.other_ranks", layout=layout, needs=layout.world_size, ranks=ranks)
-    return Session(layout=layout, cuts=cuts, device=device, precision=_precision_of(strategy, device=device))
+    asked = strategy.communication if isinstance(strategy, DistributedStrategy) else Communication()
+    return Session(
+        layout=layout,
+        cuts=cuts,
+        device=device,
+        precision=_precision_of(strategy, device=device),
+        communication=asked,
+    )
 
 
 def _precision_of(strategy: Strategy, *, device: torch.device) -> Precision:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
 from trireme.errors import LayoutError
+from trireme.parallel import Communication, Compress
 from trireme.plan import ParsedLayout, parse_layout
 
 _ON = ("amp", "recompute", "sharding", "pipeline", "gradient_merge")
 """Switches of Paddle's; each has settings of its own under ``<name>_configs``."""
+
+_WIRE = ("communication", "fp16_allreduce", "dgc", "fuse_grad_size_in_MB")
+"""What says how gradients travel: Trireme's own mapping, and Paddle's words."""
 
 _LAYOUT_OF = {
     "sharding_configs": {"stage": "sharding_stage", "sharding_degree": "sharding_degree"},
@@ -83,6 +88,32 @@ class DistributedStrategy:
         return parse_layout(words, ranks=ranks)
 
     @property
+    def communication(self) -> Communication:
+        """How gradients travel.
+
+        Raises:
+            LayoutError: There is no such setting, or replicas are to train by themselves.
+        """
+        words: dict[str, Any] = dict(self._said.get("communication") or {})
+        if self._said.get("fp16_allreduce"):
+            words.setdefault("compress", "fp16")
+        if self._said.get("dgc"):
+            words = {"compress": "topk", "topk_ratio": 0.001} | words
+        if "fuse_grad_size_in_MB" in self._said:
+            words.setdefault("bucket_bytes", int(self._said["fuse_grad_size_in_MB"] * 2**20))
+        known = tuple(each.name for each in fields(Communication))
+        if unknown := [name for name in words if name not in known]:
+            near = _nearest(unknown[0], known)
+            raise LayoutError("fleet.no_setting", name=f"communication.{unknown[0]}", near=near)
+        asked = Communication(**words)
+        codes = get_args(Compress)
+        if asked.compress not in codes:
+            raise LayoutError("fleet.no_setting", name=f"compress = {asked.compress}", near=", ".join(codes))
+        if asked.is_local:
+            raise LayoutError("fleet.local_steps", steps=asked.local_steps)
+        return asked
+
+    @property
     def precision(self) -> str:
         """The policy that ``amp`` means: fp32 without it, else what its settings say."""
         if not self._said.get("amp"):
@@ -121,7 +152,7 @@ class DistributedStrategy:
         return int(self.amp_configs.get("incr_every_n_steps", 2000))
 
 
-_SETTINGS = ("hybrid_configs", *_ON, *(f"{name}_configs" for name in _ON if name != "recompute"))
+_SETTINGS = ("hybrid_configs", *_ON, *_WIRE, *(f"{name}_configs" for name in _ON if name != "recompute"))
 
 
 def _translated(group: str, configs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

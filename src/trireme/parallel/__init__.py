@@ -10,7 +10,7 @@ from trireme.parallel.capture import BlockCost, Crossing, ModelTrace, capture, c
 from trireme.parallel.chunked import ChunkedOptimizer
 from trireme.parallel.codec import Bf16, Codec, Fp16, Int8, TopK
 from trireme.parallel.coded import CodedSum
-from trireme.parallel.communication import Communication
+from trireme.parallel.communication import Communication, Compress
 from trireme.parallel.compile import MAX_PROGRAMS, BlockCompiler, Compile, CompileReport
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
@@ -62,6 +62,7 @@ __all__ = [
     "Communication",
     "Compile",
     "CompileReport",
+    "Compress",
     "Crossing",
     "DealtExperts",
     "DeviceHome",

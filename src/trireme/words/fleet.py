@@ -48,4 +48,9 @@ TEXTS = {
         en="amp_configs with {dtype} weights need fp32 master weights; leave out use_master_weight, or take bfloat16.",
         zh="amp_configs 使用 {dtype} 权重时必须保存 fp32 主权重；请去掉 use_master_weight，或改用 bfloat16。",
     ),
+    "local_steps": Text(
+        en="communication.local_steps = {steps} can't be had through fleet, whose losses are those of all replicas; take "
+        "trireme train or trireme.Stepper",
+        zh="fleet 不支持 communication.local_steps = {steps}：它的损失属于所有副本；请改用 trireme train 或 trireme.Stepper",
+    ),
 }
