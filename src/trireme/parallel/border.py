@@ -15,19 +15,20 @@ Borders = dict[int, Contract]
 """By the stage before the border: what it sends on."""
 
 
-def watch_borders(model: ParallelModel) -> Borders:
-    """Give what each stage of this rank sends on; filled in as they run."""
+def watch_borders(model: ParallelModel, *, done: Callable[[int], object] = lambda stage: None) -> Borders:
+    """Give what each stage of this rank sends on; filled in as they run, and ``done`` is told of each."""
     stages, borders = _runner(model).executor.stages, Borders()
-    stages.forward = _noting(stages, borders)  # type: ignore[method-assign]
+    stages.forward = _noting(stages, borders, done)  # type: ignore[method-assign]
     return borders
 
 
-def _noting(stages: StageSet, borders: Borders) -> Callable[..., StageOutput]:
+def _noting(stages: StageSet, borders: Borders, done: Callable[[int], object]) -> Callable[..., StageOutput]:
     run = stages.forward
 
     def forward(stage: int, *args: Any, **kwargs: Any) -> StageOutput:
         made = run(stage, *args, **kwargs)
         borders[stage] = contract_of(made.to_send)
+        done(stage)
         return made
 
     return forward

@@ -133,9 +133,13 @@ def _layout_of(asked: Simulated) -> tuple[Layout, list[str]]:
 
 def _receives(layout: Layout, *, rank: int) -> bool:
     """Whether a rank gets anything from a stage before one of its own."""
-    place = coordinate(layout, rank).pp
-    own = set(stages_of_rank(place, name=layout.schedule, pp=layout.pp, vp=layout.vp))
+    own = _stages_of(layout, rank=rank)
     return any(stage > 0 and stage - 1 not in own for stage in own)
+
+
+def _stages_of(layout: Layout, *, rank: int) -> set[int]:
+    place = coordinate(layout, rank).pp
+    return set(stages_of_rank(place, name=layout.schedule, pp=layout.pp, vp=layout.vp))
 
 
 def _seqs(asked: Simulated, layout: Layout) -> int:
@@ -206,14 +210,20 @@ class _EnoughError(BaseException):
 
 
 def _learn_borders(asked: Simulated, layout: Layout) -> Borders:
-    """Run one forward of all stages on one rank, and note what passes from each to the next."""
+    """Run one forward of the stages before a rank's last one, and note what passes from each to the next."""
+    last = max(_stages_of(layout, rank=asked.rank)) - 1
+
+    def done(stage: int) -> None:
+        if stage >= last:
+            raise _EnoughError
+
     place = coordinate(layout, asked.rank)
     whole = replace(layout, pp=1, vp=layout.num_stages, schedule="interleaved", zero=0, microbatches_per_step=1)
     rank = rank_at(whole, replace(place, pp=0))
     with _alone(whole, rank=rank) as world:
         subject = _hollow_subject(asked.source, world)
         model = _spread(subject, whole, replace(asked, rank=rank), notices=[])
-        borders = watch_borders(model)
+        borders = watch_borders(model, done=done)
         seqs = whole.dp * max(1, -(-_seqs(asked, layout) // (layout.dp * layout.num_microbatches)))
         batch = part_of(subject.make_batch(0, seqs, asked.seq_len), whole, rank=rank)
         with suppress(_EnoughError):
