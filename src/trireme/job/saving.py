@@ -108,8 +108,7 @@ class Saver:
         self._notes: tuple[PieceNote, ...] = ()
         self._deal: Deal | None = None
         self._interval: int | None = None
-        self._stall_s: float | None = None
-        self._begun = (0.0, 0)
+        self._last = (time.perf_counter(), folder.state.step)
 
     def warm(self, pieces: Mapping[str, StatePiece]) -> None:
         """Start the writer and make its memory before the first step, for weights and an optimizer's state."""
@@ -194,9 +193,7 @@ class Saver:
             finite=True,
         )
         root, rank = self._folder.checkpoint_dir, self._team.rank
-        save_id, path, self._interval = self._team.from_lead(
-            lambda: (*self._open_save(root, step=snapshot.step, deal=deal), self._measured_interval(snapshot.step))
-        )
+        save_id, path = self._team.from_lead(lambda: self._open_save(root, step=snapshot.step, deal=deal))
         self._number += 1
         section = self._section
         retention = Retention(last=section.keep_last, best=section.keep_best, every=section.keep_every)
@@ -218,7 +215,7 @@ class Saver:
         )
         problem = self._rank_saver.take(snapshot.pieces, deal.parts[rank], order=order)
         stall_s = time.perf_counter() - begun_s
-        self._stall_s, self._begun = stall_s, (time.perf_counter(), snapshot.step)
+        self._agree_on_interval(step=snapshot.step, stall_s=stall_s, begun_s=begun_s)
         self._save = _Save(step=snapshot.step, begun_s=begun_s, stall_s=stall_s, value_bytes=deal.total_bytes)
         if problem is not None:
             self._warn(say("job.save_inline", reason=problem), step=snapshot.step)
@@ -254,13 +251,14 @@ class Saver:
             raise CheckpointError("checkpoint.unwritable", path=root, reason=error.strerror or error) from error
         return save_id, str(folder)
 
-    def _measured_interval(self, step: int) -> int | None:
-        """Return the steps between saves that cost least, by the last save's stall and the steps since."""
-        if self._section.mtbf_hours is None or self._stall_s is None:
-            return None
-        at_s, last_step = self._begun
-        step_s = (time.perf_counter() - at_s) / max(1, step - last_step)
-        return best_interval(stall_s=self._stall_s, step_s=step_s, mtbf_s=self._section.mtbf_hours * 3600)
+    def _agree_on_interval(self, *, step: int, stall_s: float, begun_s: float) -> None:
+        """Find the steps between saves that cost least, by this save's stall and the steps before it."""
+        mtbf_hours, (at_s, last_step) = self._section.mtbf_hours, self._last
+        if mtbf_hours is not None:
+            step_s = max(1e-9, begun_s - at_s) / max(1, step - last_step)
+            best = best_interval(stall_s=stall_s, step_s=step_s, mtbf_s=mtbf_hours * 3600)
+            self._interval = self._team.from_lead(lambda: best)
+        self._last = (time.perf_counter(), step)
 
     def _finish(self) -> str | None:
         """Wait until the save on its way came to its end on all ranks; returns why it failed, if it did."""
