@@ -144,14 +144,15 @@ def test_mistakes_are_one_line_that_says_what_works(
     assert len(err.strip().splitlines()) == 1
 
 
-def test_a_config_of_an_unknown_family_says_that_the_module_is_captured(
+def test_a_config_of_a_family_that_nobody_knows_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "never-heard-of"}))
     status, _, err = run(capsys, str(config), "--cluster", "h100:8", "--global-batch-seqs", "8", "--seq-len", "128")
     assert status == 2
-    assert "captured" in err
+    assert "can't be captured" in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_chinese_is_spoken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,3 +170,20 @@ def test_planning_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_code_and_configs_of_unknown_families_are_planned_and_said_to_be_captured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config.write_text(json.dumps({"model_type": "stablelm", "intermediate_size": 256, "vocab_size": 512, **sizes}))
+    size = ["--cluster", "h100:2", "--global-batch-seqs", "8", "--seq-len", "64", "--top", "1"]
+    out_path = tmp_path / "plan.json"
+    status, _, err = run(capsys, str(config), *size, "--fix", "pp=2,mbs=1", "--out", str(out_path))
+    assert status == 0, err
+    assert "stablelm" in err
+    assert parse_plan(out_path.read_text()).cuts in (("model.layers.1",), ("model.layers.2",))
+    status, _, err = run(capsys, f"{tmp_path}/nothing.py:build", *size)
+    assert status == 2
+    assert len(err.strip().splitlines()) == 1

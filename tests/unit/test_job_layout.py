@@ -12,7 +12,7 @@ import torch
 from trireme import __version__
 from trireme.cluster import Cluster, parse_cluster
 from trireme.config import RunConfig, load_config
-from trireme.errors import LayoutError, ModelError
+from trireme.errors import LayoutError
 from trireme.graph import ModelGraph, find_graph, graph_for_data, graph_of_section
 from trireme.job.layout import arrange, resolve_layout
 from trireme.job.planning import Place, check_model, decide_plan, planned_microbatch_seqs
@@ -155,13 +155,13 @@ def test_auto_is_decided_once_for_a_number_of_ranks_and_said_with_the_runner_up(
         decide_plan(config, vocab_size=100, place=place(None), folder=folder, notice=heard.append)
 
 
-def test_auto_refuses_a_model_that_only_code_knows() -> None:
+def test_auto_is_searched_for_when_the_model_and_the_machine_are_known() -> None:
     named = settings("layout=auto", "model.name=llama-1m")
     assert resolve_layout(named, ranks=2, notice=lambda text: None).layout == Layout(), (
         "found when the machine is known"
     )
-    with pytest.raises(ModelError, match=r"model\.factory names code"):
-        resolve_layout(settings("layout=auto", "model.factory=mine.py:build"), ranks=2, notice=lambda text: None)
+    found = resolve_layout(settings("layout=auto", "model.factory=mine.py:build"), ranks=2, notice=print)
+    assert found.layout == Layout(), "searched for when the model is there"
 
 
 def tiny(kind: str, **sizes: int) -> dict[str, Any]:

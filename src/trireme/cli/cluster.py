@@ -51,10 +51,11 @@ def measure_cluster(*, ranks: int, limit_s: float) -> Cluster:
 
     device = choose_device()
     facts = device_facts(device)
-    spec = measure_device(device, name=facts.name, memory_bytes=facts.memory_bytes, limit_s=limit_s)
+    is_processor = measures_whole_process(device)
+    name = f"CPU ({facts.name})" if is_processor else facts.name
+    spec = measure_device(device, name=name, memory_bytes=facts.memory_bytes, limit_s=limit_s)
     known = find_device(facts.name)
     node = next((node for node in NODES.values() if known is not None and node.accelerator == known), None)
-    is_processor = measures_whole_process(device)
     if is_processor:  # ranks share the processor's memory
         spec = replace(spec, memory_bytes=spec.memory_bytes // ranks)
     link = _measured_link(ranks) if is_processor and ranks > 1 else LINKS[node.intra if node else "shared-memory"]

@@ -54,7 +54,7 @@ class PlanVerb(Verb):
 
 
 @click.command("plan", cls=PlanVerb, help=say("cli.verb_plan"))
-@click.argument("model", metavar="NAME|CONFIG.JSON|RUN.YAML", help=say("plan_cli.model"))
+@click.argument("model", metavar="NAME|CONFIG.JSON|FILE.PY:BUILD|RUN.YAML", help=say("plan_cli.model"))
 @click.option("--cluster", required=True, metavar="h100:8x16|FILE.yaml", help=say("plan_cli.cluster"))
 @click.option("--global-batch-seqs", type=click.IntRange(min=1), metavar="N", help=say("plan_cli.batch"))
 @click.option("--seq-len", type=click.IntRange(min=1), metavar="T", help=say("plan_cli.seq_len"))

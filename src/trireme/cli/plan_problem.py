@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trireme.cluster import load_cluster
-from trireme.errors import ConfigError
+from trireme.errors import ConfigError, ModelError
 from trireme.graph import ALIASES, PRESETS, ModelGraph, find_graph, find_preset, graph_of_section, read_shape
 from trireme.plan import FRAMEWORKS, Problem, find_framework, parse_wish
 from trireme.words import say
@@ -40,8 +41,10 @@ def ask(given: Mapping[str, Any]) -> Asked:
     Raises:
         TriremeError: Something is unknown, or missing.
     """
-    model, config = read_model(given["model"])
+    told: list[str] = []
+    config = read_config_file(given["model"])
     batch, seq_len = _batch(given, config)
+    model = read_model(given["model"], config=config, seq_len=seq_len, notice=told.append)
     framework = find_framework(given["framework"])
     if framework is None:
         raise ConfigError("plan_cli.unknown_framework", name=given["framework"], names=", ".join(FRAMEWORKS))
@@ -61,7 +64,7 @@ def ask(given: Mapping[str, Any]) -> Asked:
     hours = given["node_mtbf_hours"]
     return Asked(
         problem=problem,
-        notices=(*notices, *_about(problem)),
+        notices=(*told, *notices, *_about(problem)),
         wishes={text: read_wish((text,))[0] for text in given["why"]},
         tokens=None if given["tokens"] is None else read_tokens(given["tokens"]),
         node_mtbf_s=None if hours is None else hours * 3600,
@@ -70,16 +73,39 @@ def ask(given: Mapping[str, Any]) -> Asked:
     )
 
 
-def read_model(what: str) -> tuple[ModelGraph, RunConfig | None]:
-    """Give the graph of a name, a config.json, a folder or the model of a run's settings, and those settings."""
-    if what.endswith((".yaml", ".yml")):
-        from trireme.config import load_config
+def read_config_file(what: str) -> RunConfig | None:
+    """Give the settings of a run, if a file of them is named."""
+    if not what.endswith((".yaml", ".yml")):
+        return None
+    from trireme.config import load_config
 
-        config = load_config(what, purpose="show").config
-        return graph_of_section(config.model), config
-    if what in PRESETS or what in ALIASES:
-        return read_shape(find_preset(what), name=what), None
-    return find_graph(what), None
+    return load_config(what, purpose="show").config
+
+
+def read_model(what: str, *, config: RunConfig | None, seq_len: int, notice: Callable[[str], None]) -> ModelGraph:
+    """Give the graph of a name, a config.json, a folder, code or the model of a run's settings.
+
+    What isn't known by numbers is captured, which needs torch; nothing else does.
+    """
+    if config is not None and config.model.factory is None:
+        try:
+            return graph_of_section(config.model)
+        except ModelError:
+            if config.model.path is None:
+                raise
+    elif config is None and (what in PRESETS or what in ALIASES):
+        return read_shape(find_preset(what), name=what)
+    elif config is None and ":" not in what:
+        try:
+            return find_graph(what)
+        except ModelError as error:
+            if not Path(what).exists() or error.key in ("graph.unreadable", "graph.not_json", "graph.no_family"):
+                raise
+    from trireme.job.graph import graph_of_any, graph_of_run
+
+    if config is not None:
+        return graph_of_run(config.model, seq_len=seq_len, notice=notice)
+    return graph_of_any(what, seq_len=seq_len, notice=notice)
 
 
 def _batch(given: Mapping[str, Any], config: RunConfig | None) -> tuple[int, int]:

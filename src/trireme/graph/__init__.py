@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from trireme.graph.model import LayerRun, MicroBatch, ModelGraph, ModelParam, Section, Stack, Tie
     from trireme.graph.name import find_graph, find_model, model_names, model_source
     from trireme.graph.numbers import DecoderNumbers
-    from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, Param
+    from trireme.graph.op import AttentionCount, AttentionShape, ExpertShape, Matmul, Op, OpKind, Param
     from trireme.graph.section import graph_for_data, graph_of_section
-    from trireme.graph.tensor import Kernels, Load, Saved, Tensor, count_rows
+    from trireme.graph.tape import logits_loss
+    from trireme.graph.tensor import Kernels, Kind, Load, Rows, Saved, Tensor, count_rows
 
 _LAZY = {
     "block": ("Block", "BlockParam", "SavedTensor"),
@@ -62,9 +63,10 @@ _LAZY = {
     "model": ("MicroBatch", "LayerRun", "ModelGraph", "ModelParam", "Section", "Stack", "Tie"),
     "name": ("find_graph", "find_model", "model_names", "model_source"),
     "numbers": ("DecoderNumbers",),
-    "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "Param"),
+    "op": ("AttentionCount", "AttentionShape", "ExpertShape", "Matmul", "Op", "OpKind", "Param"),
     "section": ("graph_for_data", "graph_of_section"),
-    "tensor": ("Kernels", "Load", "Saved", "Tensor", "count_rows"),
+    "tape": ("logits_loss",),
+    "tensor": ("Kernels", "Kind", "Load", "Rows", "Saved", "Tensor", "count_rows"),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 
@@ -91,6 +93,7 @@ __all__ = [
     "ExpertShape",
     "FlopCount",
     "Kernels",
+    "Kind",
     "LayerRun",
     "Load",
     "Matmul",
@@ -100,8 +103,10 @@ __all__ = [
     "ModelParam",
     "ModelParams",
     "Op",
+    "OpKind",
     "Param",
     "ParamCounts",
+    "Rows",
     "Saved",
     "SavedTensor",
     "Section",
@@ -125,6 +130,7 @@ __all__ = [
     "flops_per_token",
     "graph_for_data",
     "graph_of_section",
+    "logits_loss",
     "model_names",
     "model_source",
     "read_config",

@@ -36,8 +36,9 @@ class LayerRun:
 class Stack:
     """A run of layers that may be cut into pipeline stages, with what comes before and after it.
 
-    ``path`` is the module path of the layer list; layer 3 is ``path.3``. Names in ``before`` and ``after`` are
-    full module paths. ``width`` is how many numbers per token cross the border between two layers.
+    ``path`` is the module path of the layer list; layer 3 is ``path.3``, unless ``names`` has the layers' own paths.
+    Names in ``before`` and ``after`` are full module paths. ``width`` is how many numbers per token cross the border
+    between two layers.
     """
 
     path: str
@@ -46,6 +47,11 @@ class Stack:
     blocks: tuple[Block, ...]
     after: Block
     side: Side = "decoder"
+    names: tuple[str, ...] = ()
+
+    def layer_paths(self) -> tuple[str, ...]:
+        """Module path of each layer."""
+        return self.names or tuple(f"{self.path}.{index}" for index in range(len(self.blocks)))
 
     def runs(self) -> tuple[LayerRun, ...]:
         """Layers grouped into runs of equal neighbours."""
@@ -57,7 +63,7 @@ class Stack:
 
     def cut_points(self) -> tuple[str, ...]:
         """Module paths before which the stack may be cut."""
-        return tuple(f"{self.path}.{index}" for index in range(1, len(self.blocks)))
+        return self.layer_paths()[1:]
 
     def border_bytes(self, load: Load, *, dtype_bytes: int) -> int:
         """Bytes of the activation that leaves one layer for the next."""
@@ -125,8 +131,8 @@ class ModelGraph:
         """Every block in the order of the forward pass, with the name of its part."""
         for stack in self.stacks:
             yield Section(group="embedding", path="", block=stack.before, stack=stack)
-            for index, block in enumerate(stack.blocks):
-                yield Section(group="layers", path=f"{stack.path}.{index}", block=block, stack=stack)
+            for path, block in zip(stack.layer_paths(), stack.blocks, strict=True):
+                yield Section(group="layers", path=path, block=block, stack=stack)
             yield Section(group="final", path="", block=stack.after, stack=stack)
         yield Section(group="head", path="", block=self.head, stack=self.stacks[-1])
 

@@ -248,6 +248,13 @@ class Tape:
         )
 
 
+def logits_loss(classes: int, *, rows: Rows = "tokens") -> Block:
+    """The loss behind logits of so many classes."""
+    tape = Tape()
+    tape.cross_entropy(Tensor(name="logits", width=classes, rows=rows), rows=rows)
+    return tape.block("loss")
+
+
 def _eager_saves(
     name: str, shape: AttentionShape, *, upcast: bool, softcap: bool, sinks: bool, dropout: float
 ) -> tuple[Saved, ...]:

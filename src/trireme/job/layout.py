@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trireme.config import LayoutSection, RecomputeSection, RunConfig
 from trireme.errors import LayoutError
-from trireme.graph import graph_of_section
 from trireme.job.planning import check_request
 from trireme.parallel import RecomputeRule
 from trireme.plan import LayerRecompute, Layout, ParsedLayout, Plan, parse_layout, parse_plan
@@ -53,11 +52,9 @@ def resolve_layout(config: RunConfig, *, ranks: int, notice: Notice) -> Arrangem
     Raises:
         LayoutError: It is no layout, or one for another number of ranks; how to start as many is said. Or it is a
             plan for another batch, length or version.
-        ModelError: ``auto`` is asked for a model of which nothing is known without running its code.
     """
     section = config.layout
     if is_open(section):
-        graph_of_section(config.model)
         return Arrangement(layout=Layout())
     if section.text is not None and section.text.endswith(".json"):
         plan = load_plan(Path(section.text))

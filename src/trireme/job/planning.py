@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from trireme import __version__
 from trireme.config import RunConfig
 from trireme.errors import LayoutError
-from trireme.graph import ModelGraph, graph_for_data, graph_of_section
+from trireme.graph import ModelGraph, graph_of_section
+from trireme.job.graph import graph_of_module, graph_of_run
 from trireme.observe import format_step_time
 from trireme.plan import (
     Found,
@@ -20,9 +21,9 @@ from trireme.plan import (
     PrecisionName,
     Problem,
     check_plan_matches,
-    fingerprint,
     fit_recompute,
     format_plan,
+    hash_cluster,
     hash_model,
     layer_paths,
     make_plan,
@@ -33,6 +34,8 @@ from trireme.units import format_bytes
 from trireme.words import say
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from trireme.cluster import Cluster
     from trireme.observe import RunFolder
 
@@ -75,35 +78,62 @@ def planned_microbatch_seqs(plan: Plan) -> int:
     return -(-per_rank // plan.layout.num_microbatches)
 
 
-def check_model(plan: Plan, *, config: RunConfig, vocab_size: int, cluster: Cluster | None, notice: Notice) -> None:
+def _unheard(_text: str) -> None:
+    pass
+
+
+def _graph(config: RunConfig, *, vocab_size: int, module: nn.Module | None, notice: Notice) -> ModelGraph:
+    """The model that is trained: ``module`` where a program has built it, else what the settings name."""
+    if module is not None:
+        return graph_of_module(module, seq_len=config.data.seq_len)
+    return graph_of_run(config.model, vocab_size=vocab_size, seq_len=config.data.seq_len, notice=notice)
+
+
+def check_model(
+    plan: Plan,
+    *,
+    config: RunConfig,
+    vocab_size: int,
+    cluster: Cluster | None,
+    notice: Notice,
+    module: nn.Module | None = None,
+) -> None:
     """Refuse a plan of another model; tell where it was made for another cluster, or for another vocabulary.
 
     Raises:
         LayoutError: The model is another one.
     """
-    trained = graph_for_data(config.model, vocab_size=vocab_size, seq_len=config.data.seq_len)
-    named = graph_of_section(config.model)
+    trained = _graph(config, vocab_size=vocab_size, module=module, notice=_unheard)
+    named = trained if module or config.model.name is None else graph_of_section(config.model)
     here = hash_model(trained)
     if plan.model_hash != here and plan.model_hash == hash_model(named):
         notice(say("job.plan_vocab", planned=named.vocab_size, vocab_size=trained.vocab_size))
         here = plan.model_hash
-    cluster_hash = plan.cluster_hash if cluster is None else fingerprint(cluster)
+    cluster_hash = plan.cluster_hash if cluster is None else hash_cluster(cluster)
     for text in check_plan_matches(plan, model_hash=here, cluster_hash=cluster_hash, version=__version__):
         notice(text)
 
 
-def decide_plan(config: RunConfig, *, vocab_size: int, place: Place, folder: RunFolder, notice: Notice) -> Plan:
+def decide_plan(
+    config: RunConfig,
+    *,
+    vocab_size: int,
+    place: Place,
+    folder: RunFolder,
+    notice: Notice,
+    module: nn.Module | None = None,
+) -> Plan:
     """Find the fastest layout that fits the machine at hand, once for a run folder and a number of ranks; say it.
 
     Raises:
         LayoutError: No catalogue knows the device.
-        ModelError: Nothing is known of the model without running its code.
+        ModelError: The model's forward can't be followed without values.
         Infeasible: Nothing fits.
     """
     fresh: list[Plan] = []
 
     def find() -> dict[str, Any]:
-        graph = graph_for_data(config.model, vocab_size=vocab_size, seq_len=config.data.seq_len)
+        graph = _graph(config, vocab_size=vocab_size, module=module, notice=notice)
         best, *others = search(_problem(config, graph=graph, place=place), top=2).plans
         fresh.append(make_plan(best, version=__version__))
         return {"plan": json.loads(format_plan(fresh[0])), "next": _next(others)}

@@ -99,8 +99,6 @@ def run_training(
         TriremeError: Whatever a person can mend; nothing is lost by it.
     """
     launch = LaunchEnvironment.from_environ()
-    if module is not None and is_open(loaded.config.layout):
-        raise LayoutError("job.auto_module", kind=type(module).__name__)
     notices: list[str] = []
     arrangement = resolve_layout(loaded.config, ranks=launch.world_size, notice=notices.append)
     path = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)
@@ -188,7 +186,7 @@ class _Attempt:
             self.note(text)
         new_rates = self.team.from_lead(self.check_settings)
         data = self.team.lead_first(self.read_data)
-        self.arrangement = self.team.from_lead(lambda: self.settle_layout(data, is_built=module is not None))
+        self.arrangement = self.team.from_lead(lambda: self.settle_layout(data, module=module))
         course = self.plot_course(data, new_rates=new_rates)
         report = data.report_for_run(num_steps=course.plan.max_steps, global_batch_seqs=course.plan.global_batch_seqs)
         if not course.is_over:
@@ -216,16 +214,18 @@ class _Attempt:
             self.config.data, seed=self.config.run.seed, progress=WorkProgress(self.console.screen), notice=self.note
         )
 
-    def settle_layout(self, data: PreparedData, *, is_built: bool) -> Arrangement:
+    def settle_layout(self, data: PreparedData, *, module: nn.Module | None) -> Arrangement:
         """Search for a layout where that is asked, and hold a plan against the model that it is to run.
 
-        ``is_built``: the module comes from a program, so there are no numbers of it to compare.
+        ``module`` is there where it comes from a program.
         """
         arrangement, config = self.arrangement, self.config
         vocab_size = data.tokenizer.vocab_size
         if is_open(config.layout):
             place = find_place(LaunchEnvironment.from_environ())
-            plan = decide_plan(config, vocab_size=vocab_size, place=place, folder=self.folder, notice=self.note)
+            plan = decide_plan(
+                config, vocab_size=vocab_size, place=place, folder=self.folder, notice=self.note, module=module
+            )
             return arrange(plan)
         if arrangement.fits_memory and arrangement.plan is None:
             if is_built or config.model.factory is not None:
@@ -237,11 +237,15 @@ class _Attempt:
             return replace(arrangement, recompute=kinds)
         if arrangement.plan is None:
             return arrangement
-        if is_built or config.model.factory is not None:
-            self.warn(say("job.plan_unchecked", model=arrangement.plan.model))
-            return arrangement
         cluster = find_place(LaunchEnvironment.from_environ()).cluster
-        check_model(arrangement.plan, config=config, vocab_size=vocab_size, cluster=cluster, notice=self.warn)
+        check_model(
+            arrangement.plan,
+            config=config,
+            vocab_size=vocab_size,
+            cluster=cluster,
+            notice=self.warn,
+            module=module,
+        )
         return arrangement
 
     def check_settings(self) -> bool:

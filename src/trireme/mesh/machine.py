@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from trireme.cluster import NODES, Cluster, find_device, parse_cluster
-from trireme.mesh.device import device_name
+from trireme.mesh.device import device_facts, device_name
 from trireme.mesh.launch import LaunchEnvironment
 
 
@@ -18,7 +20,12 @@ def machine_cluster(launch: LaunchEnvironment, *, device: torch.device) -> Clust
     num_nodes, rest = divmod(launch.world_size, launch.local_world_size)
     if key is None or rest:
         return None
-    return parse_cluster(f"{key}:{launch.local_world_size}x{num_nodes}")
+    cluster = parse_cluster(f"{key}:{launch.local_world_size}x{num_nodes}")
+    if device.type != "cpu":
+        return cluster
+    # Ranks on a processor share the machine's memory, of which no catalogue knows.
+    share = device_facts(device, measure=False).memory_bytes // launch.local_world_size
+    return replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=share))
 
 
 def _node_key(device: torch.device) -> str | None:

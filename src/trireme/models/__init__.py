@@ -1,5 +1,6 @@
 """Plain modules: the reference decoder, anyone's factory, Hugging Face folders; and what they are asked to do."""
 
+from trireme.models.bare import Bare, bare_from_config, bare_from_factory, token_batch
 from trireme.models.build import build_decoder, build_model
 from trireme.models.call import call_model, check_isolation, forward_inputs
 from trireme.models.cross_entropy import IGNORED, check_labels, token_cross_entropy
@@ -18,6 +19,7 @@ from trireme.models.weights import load_weights
 
 __all__ = [
     "IGNORED",
+    "Bare",
     "CountedDropout",
     "Decoder",
     "DeferredLogits",
@@ -25,6 +27,8 @@ __all__ = [
     "Factory",
     "Loaded",
     "ModelSummary",
+    "bare_from_config",
+    "bare_from_factory",
     "build_decoder",
     "build_from_factory",
     "build_model",
@@ -50,5 +54,6 @@ __all__ = [
     "output_matrices",
     "save_folder",
     "set_dropout_clock",
+    "token_batch",
     "token_cross_entropy",
 ]

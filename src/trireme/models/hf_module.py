@@ -71,6 +71,42 @@ def save_hf_module(module: Any, folder: Path, *, tensors: dict[str, Tensor]) -> 
         module.save_pretrained(folder, state_dict=tensors, safe_serialization=True)
 
 
+_SHOWN = 200
+"""Characters of an error of theirs that are shown: some list every class there is."""
+
+
+def build_hf_bare(file: Path, values: dict[str, Any]) -> nn.Module:
+    """Build the model that the mapping of a config.json means, without storage: its own class, else one with a head.
+
+    Raises:
+        ModelError: transformers is missing, doesn't know the family, or refuses the settings.
+    """
+    with _offline(file) as transformers:
+        try:
+            family = values.get("model_type", "")
+            config = transformers.AutoConfig.for_model(family, **{k: v for k, v in values.items() if k != "model_type"})
+        except (ValueError, KeyError, TypeError) as error:
+            reason = _first_line(error).partition(" Should have")[0]
+            raise ModelError("model.folder_config_bad", path=file, reason=reason[:_SHOWN]) from error
+        with torch.device("meta"):
+            return _bare(transformers, file, config, [str(each) for each in values.get("architectures") or ()])
+
+
+def _bare(transformers: ModuleType, file: Path, config: Any, named: list[str]) -> nn.Module:
+    own = [getattr(transformers, name) for name in named if hasattr(transformers, name)]
+    automatic = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModel")
+    ways = [kind._from_config for kind in own] + [getattr(transformers, name).from_config for name in automatic]
+    reason = ""
+    for way in ways:
+        try:
+            module: nn.Module = way(config)
+        except Exception as error:
+            reason = reason or _first_line(error)
+        else:
+            return module
+    raise ModelError("model.folder_config_bad", path=file, reason=reason)
+
+
 def _build(transformers: ModuleType, folder: Path, config: Any, *, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -21,6 +21,7 @@ from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, RangeGather
 from trireme.parallel.hierarchy import LayeredSum
 from trireme.parallel.link import Link, Pace
+from trireme.parallel.graph_capture import capture_graph
 from trireme.parallel.microbatch import rows_of
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
@@ -116,6 +117,7 @@ __all__ = [
     "balance_term",
     "call_by_name",
     "capture",
+    "capture_graph",
     "choose_cuts",
     "count_copies",
     "deal_experts",

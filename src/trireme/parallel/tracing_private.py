@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,9 @@ __all__ = [
     "exchange",
     "input_shape",
     "is_innermost",
+    "memory_key",
     "pytree",
+    "quiet_fakes",
     "watched_functions",
 ]
 
@@ -47,6 +50,23 @@ def exchange(first: Tensor, second: Tensor) -> None:
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Keep fake tensors from logging what fails; whoever catches the error says it in one line."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = was
+
+
+def memory_key(tensor: Tensor) -> int:
+    """Give what tensors that share memory have in common as long as one of them lives, fake ones too."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def is_innermost(mode: Any) -> bool:

@@ -29,7 +29,16 @@ from trireme.plan.placement import (
     rank_at,
     ranks_of,
 )
-from trireme.plan.plan import LayerChoice, LayerRecompute, Plan, Prediction, check_plan_matches, fingerprint, hash_model
+from trireme.plan.plan import (
+    LayerChoice,
+    LayerRecompute,
+    Plan,
+    Prediction,
+    check_plan_matches,
+    fingerprint,
+    hash_cluster,
+    hash_model,
+)
 from trireme.plan.plan_cut import balance_cuts
 from trireme.plan.plan_json import format_plan, parse_plan
 from trireme.plan.problem import Problem
@@ -163,6 +172,7 @@ __all__ = [
     "format_layout",
     "format_plan",
     "groups_of",
+    "hash_cluster",
     "hash_model",
     "head_ranks",
     "in_flight_bound",

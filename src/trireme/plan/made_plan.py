@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trireme.plan.plan import LayerChoice, Plan, Prediction, fingerprint, hash_model
+from trireme.plan.plan import LayerChoice, Plan, Prediction, hash_cluster, hash_model
 from trireme.plan.search import Found
 from trireme.plan.workload import Workload
 
@@ -25,14 +25,14 @@ def make_plan(found: Found, *, version: str) -> Plan:
         seq_len=workload.seq_len,
         predictions=_predictions(found),
         model_hash=hash_model(workload.model),
-        cluster_hash=fingerprint(workload.cluster),
+        cluster_hash=hash_cluster(workload.cluster),
         trireme_version=version,
     )
 
 
 def layer_paths(workload: Workload) -> tuple[str, ...]:
     """Module path of each layer, over all stacks."""
-    return tuple(f"{stack.path}.{index}" for stack in workload.model.stacks for index in range(len(stack.blocks)))
+    return tuple(path for stack in workload.model.stacks for path in stack.layer_paths())
 
 
 def _layers(workload: Workload) -> tuple[LayerChoice, ...]:

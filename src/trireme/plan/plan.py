@@ -16,6 +16,7 @@ from trireme.plan.layout import Layout
 from trireme.words import say
 
 if TYPE_CHECKING:
+    from trireme.cluster import Cluster
     from trireme.graph import ModelGraph
 
 PLAN_FORMAT = 1
@@ -99,6 +100,16 @@ def fingerprint(value: Any) -> str:
 def hash_model(model: ModelGraph) -> str:
     """Give the hash of a model: what it is called, and how long its sequences may be, don't count."""
     return fingerprint(replace(model, name="", max_seq_len=None))
+
+
+def hash_cluster(cluster: Cluster) -> str:
+    """Give the hash of a cluster: which accelerator, how many to a node, how many nodes.
+
+    What was measured of it, and what a processor is called behind "CPU", doesn't count: a machine that was probed
+    twice, or that the catalogue describes, is the same machine.
+    """
+    name = cluster.accelerator.name.partition(" (")[0]
+    return fingerprint([name, cluster.ranks_per_node, cluster.num_nodes])
 
 
 def _digest(plain: Any) -> str:

@@ -166,6 +166,8 @@ class _Walk:
                 self.rows += [op.name] if is_vocabulary and op.output is not None else []
 
     def _linear(self, op: Op, causes: frozenset[str]) -> frozenset[str]:
+        if not op.params:  # of two activations, or of a parameter that an operation before has named
+            return causes
         weight, matmul = op.params[0], op.matmuls[0]
         is_transposed = weight.shape != (matmul.outer, matmul.inner)
         if causes:

@@ -86,7 +86,7 @@ def _linear(
 ) -> Iterator[Passes]:
     tp = 1 if is_whole else place.tp
     for matmul in op.matmuls:
-        rows = _rows(op.inputs[0], place)
+        rows = _rows(op.inputs[0], place) * matmul.times
         inner, outer = (matmul.inner // tp, matmul.outer) if is_cut else (matmul.inner, matmul.outer // tp)
         yield product_work(rows, max(1, inner), max(1, outer), place, narrow=narrow)
     if tp == 1 or op.output is None:

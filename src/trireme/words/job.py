@@ -188,10 +188,6 @@ TEXTS = {
         en="Rank 0 failed: {reason}.",
         zh="rank 0 失败：{reason}。",
     ),
-    "auto_module": Text(
-        en="layout = auto plans a model by its numbers, and {kind} was built by a program; give a layout, or a plan.json.",
-        zh="layout = auto 按模型的结构参数规划，而 {kind} 由程序构建；请直接给出布局或 plan.json。",
-    ),
     "auto_device": Text(
         en="layout = auto: no catalogue knows {device} on nodes like these; describe the machine with trireme cluster "
         "probe, plan with trireme plan RUN.yaml --cluster FILE.yaml --out plan.json, and give layout=plan.json.",
@@ -224,10 +220,6 @@ TEXTS = {
     "plan_precision": Text(
         en="the plan counted on {planned}, the run computes in {precision}: its predictions are off by that",
         zh="该计划按 {planned} 计算，本次运行使用 {precision}：预测会有相应偏差",
-    ),
-    "plan_unchecked": Text(
-        en="the plan was made for {model}; whether the program's model is that one can't be told",
-        zh="该计划是为 {model} 生成的；无法判断程序构建的模型是否与之相同",
     ),
     "time_planned": Text(en="as planned, {low} to {high}", zh="按计划，{low} 至 {high}"),
     "recompute_twice": Text(

@@ -4,8 +4,8 @@ from trireme.words.catalogue import Text
 
 TEXTS = {
     "model": Text(
-        en="A published name, a Hugging Face config.json or folder, or a file of settings.",
-        zh="公开模型名、Hugging Face 的 config.json 或目录，或配置文件。",
+        en="A published name, a Hugging Face config.json or folder, a function that builds a module, or a file of settings.",
+        zh="公开模型名、Hugging Face 的 config.json 或目录、构建模型的函数，或配置文件。",
     ),
     "cluster": Text(
         en="What it is to run on: accelerator:per node x nodes, or a file.",
