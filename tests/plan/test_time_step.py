@@ -9,7 +9,10 @@ import pytest
 from trireme.cluster import parse_cluster
 from trireme.graph import find_model
 from trireme.plan import Layout, StageCost, Workload, estimate_step, pipeline_time
+from trireme.plan.saved import section_saved
 from trireme.plan.time_data import exposed_s
+from trireme.plan.time_layer import LayerSeconds
+from trireme.plan.time_offload import HOST_LINK_BYTES_PER_S, offload_stall
 
 SUM_TOLERANCE = 1e-9  # sums of the same floats in another order
 STEADY_TOLERANCE = 2e-3  # interleaved stages of unequal length settle slowly; the others are exact
@@ -119,3 +122,40 @@ def test_frozen_weights_take_less_than_all_of_them() -> None:
     layout = Layout(dp_replicate=16, microbatches_per_step=4)
     full, frozen = estimate_step(_workload(layout)), estimate_step(_workload(layout, adapters_only=True))
     assert 0.6 < frozen.step_s / full.step_s < 0.8
+
+
+def test_offload_shows_only_what_no_compute_hides_and_costs_what_the_host_link_says() -> None:
+    layer = LayerSeconds(forward_s=1.0, input_grad_s=1.0, weight_grad_s=1.0, repeated_s=0.0)
+    assert sum(offload_stall(0.9 * HOST_LINK_BYTES_PER_S, layer)) == 0
+    assert offload_stall(1.5 * HOST_LINK_BYTES_PER_S, layer).forward_s == pytest.approx(0.5)
+    assert offload_stall(2.5 * HOST_LINK_BYTES_PER_S, layer).backward_s == pytest.approx(0.5)
+    model, cluster = find_model("llama-3-8b"), parse_cluster("h100:8")
+    plain = Workload(
+        model=model, cluster=cluster, layout=Layout(dp_shard=8, zero=3), global_batch_seqs=16, seq_len=8192
+    )
+    moved = replace(plain, offload=(True,) * model.num_layers)
+    before, after = estimate_step(plain), estimate_step(moved)
+    assert after.step_s > before.step_s
+    assert after.parts["offload"] > 0 == before.parts["offload"]
+    assert sum(after.parts.values()) == pytest.approx(after.step_s)
+
+
+def test_selective_recomputation_repeats_what_lies_between_products_and_keeps_their_results() -> None:
+    model, cluster = find_model("llama-3-8b"), parse_cluster("h100:8")
+    layout = Layout(dp_shard=8, zero=3)
+    steps, kept = {}, {}
+    for kind in ("none", "selective", "full"):
+        work = Workload(
+            model=model,
+            cluster=cluster,
+            layout=replace(layout, recompute=kind),  # type: ignore[arg-type]
+            global_batch_seqs=16,
+            seq_len=8192,
+        )
+        steps[kind] = estimate_step(work)
+        section = next(each for each in model.sections() if each.group == "layers")
+        kept[kind] = section_saved(work, section, kind).kept  # type: ignore[arg-type]
+    assert steps["none"].step_s < steps["selective"].step_s < steps["full"].step_s
+    D, F, G = 4096, 14336, 1024
+    # Residual stream in fp32; the results of q, k, v, o, gate, up and down in 16 bits.
+    assert kept["selective"] == 2 * 8192 * (4 * D + 2 * (3 * D + 2 * G + 2 * F))

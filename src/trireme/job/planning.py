@@ -162,15 +162,21 @@ def _problem(config: RunConfig, *, graph: ModelGraph, place: Place) -> Problem:
 
 
 def choose_recompute(
-    config: RunConfig, *, layout: Layout, vocab_size: int, place: Place, notice: Notice
+    config: RunConfig,
+    *,
+    layout: Layout,
+    vocab_size: int,
+    place: Place,
+    notice: Notice,
+    module: nn.Module | None = None,
 ) -> Mapping[str, LayerRecompute]:
     """Say what each layer recomputes so that the run just fits; every layer is named, so that none is chosen for later.
 
     Raises:
         LayoutError: No catalogue knows the device.
-        ModelError: Nothing is known of the model without running its code.
+        ModelError: The model's forward can't be followed without values.
     """
-    graph = graph_for_data(config.model, vocab_size=vocab_size, seq_len=config.data.seq_len)
+    graph = _graph(config, vocab_size=vocab_size, module=module, notice=notice)
     problem = _problem(config, graph=graph, place=place)
     accelerator = problem.cluster.accelerator
     limit = config.recompute.memory_bytes or accelerator.memory_bytes

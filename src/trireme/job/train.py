@@ -228,11 +228,14 @@ class _Attempt:
             )
             return arrange(plan)
         if arrangement.fits_memory and arrangement.plan is None:
-            if is_built or config.model.factory is not None:
-                raise LayoutError("job.recompute_auto_module")
             place = find_place(LaunchEnvironment.from_environ())
             kinds = choose_recompute(
-                config, layout=arrangement.layout, vocab_size=vocab_size, place=place, notice=self.note
+                config,
+                layout=arrangement.layout,
+                vocab_size=vocab_size,
+                place=place,
+                notice=self.note,
+                module=module,
             )
             return replace(arrangement, recompute=kinds)
         if arrangement.plan is None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trireme.plan.candidate import Shape
-from trireme.plan.layer_cost import LayerCosts, layer_costs, repeated_seconds
+from trireme.plan.layer_cost import LayerCosts, all_repeated_seconds, layer_costs
 from trireme.plan.layout import CpKind, Layout
 from trireme.plan.peak import context_bytes
 from trireme.plan.problem import Problem
@@ -87,11 +87,10 @@ class Bounds:
         problem, layout = self._one_microbatch(place)
         plain = problem.workload(layout)
         full = problem.workload(replace(layout, recompute="full"))
-        numbers = range(self.problem.model.num_layers)
         return _Kept(
             plain=stage_memory(plain, 0).activations,
             full=stage_memory(full, 0).activations,
-            repeated_s=sum(repeated_seconds(full, number, "full", rates=self.rates) for number in numbers),
+            repeated_s=all_repeated_seconds(full, "full", rates=self.rates),
         )
 
     def _one_microbatch(self, place: _Place) -> tuple[Problem, Layout]:
@@ -144,6 +143,20 @@ def _mean_in_flight(name: ScheduleName, pp: int, count: int, vp: int) -> _InFlig
     return _InFlight(mean=sum(counts) / pp, most=max(counts))
 
 
+def _least_inside(layout: Layout | Shape, *, expert_tp: int) -> int:
+    """Give the least data-parallel degree over which experts are dealt out as they are here.
+
+    A layer's work asks no more of the degree than that, so places that differ in it alone are one.
+    """
+    if layout.ep == 1:
+        return 1
+    ranks, together = layout.cp * layout.tp, layout.ep * expert_tp
+    is_cut = layout.dp * ranks % together == 0
+    need = together if is_cut else layout.ep
+    least = need // math.gcd(need, ranks)
+    return least if is_cut or least * ranks % together else layout.dp
+
+
 class _Place(NamedTuple):
     """All that a layer's work depends on; with experts, also how many ranks they are spread over."""
 
@@ -158,5 +171,5 @@ class _Place(NamedTuple):
 
 def _place(problem: Problem, layout: Layout | Shape) -> _Place:
     seqs = -(-problem.global_batch_seqs // layout.dp // layout.num_microbatches)
-    inside = layout.dp if layout.ep > 1 else 1
+    inside = _least_inside(layout, expert_tp=layout.tp if problem.framework.cuts_experts else 1)
     return _Place(layout.tp, layout.cp, layout.ep, layout.sp, layout.cp_kind, seqs, inside)

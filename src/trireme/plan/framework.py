@@ -9,8 +9,9 @@ Weights = Literal["master", "copy", "none"]
 """``master``: parameters are fp32 and cast for products. ``copy``: they are 16-bit, the optimizer has fp32 copies.
 ``none``: they are 16-bit and there is nothing else."""
 
-Repeats = Literal["attention", "half"]
-"""What selective recomputation repeats: attention's core, or every second product and all that lies between them."""
+Repeats = Literal["attention", "half", "between"]
+"""What selective recomputation repeats: attention's core; every second product and all that lies between them; or
+all that lies between products with weights, attention's core among it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,5 +62,5 @@ class Framework:
     spreads_vocabulary: bool = False
 
 
-TRIREME = Framework(shards_experts=False)
+TRIREME = Framework(shards_experts=False, repeats="between")
 """Our own habits."""

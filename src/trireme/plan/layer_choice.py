@@ -8,25 +8,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trireme.plan.knapsack import Choice, Group, Option, choose
-from trireme.plan.layer_cost import repeated_seconds
+from trireme.plan.layer_cost import seconds_of
 from trireme.plan.peak import FRAGMENTATION_RATIO, MemoryTimeline, estimate_peak, peak_microbatches
 from trireme.plan.plan import LayerRecompute
 from trireme.plan.rank_param import Once, stage_sections, stages_of_pipeline_rank
 from trireme.plan.saved import section_saved
 from trireme.plan.schedule import ScheduleName, build_schedule
 from trireme.plan.stage_memory import section_held
+from trireme.plan.time_offload import offload_stall
 from trireme.plan.time_rates import Rates
 from trireme.plan.time_table import rates_of
 from trireme.plan.workload import Workload
 
 if TYPE_CHECKING:
     from trireme.graph import Section
-
-HOST_LINK_BYTES_PER_S = 20e9
-"""What a rank reaches to host memory while its neighbours do the same.
-
-Source: PCIe 4.0 x16 (31 GB/s) at the 0.77 that a host bridge passes on, shared with the network card.
-"""
 
 
 class Way(NamedTuple):
@@ -108,9 +103,10 @@ def _groups(
 
 def _option(workload: Workload, section: Section, layer: int, way: Way, *, held: int, rates: Rates) -> Option:
     saved = section_saved(workload, section, way.recompute)
-    time_s = repeated_seconds(workload, layer, way.recompute, rates=rates)
-    if way.offload:  # out after the forward, in before the backward; compute hides neither for sure
-        time_s += 2 * saved.kept / HOST_LINK_BYTES_PER_S
+    seconds = seconds_of(workload, layer, way.recompute, rates=rates)
+    time_s = seconds.repeated_s
+    if way.offload:
+        time_s += sum(offload_stall(saved.kept, seconds))
     casts = 0 if way.recompute == "full" else section_held(workload, section).state.casts_each
     size = ((0 if way.offload else saved.kept) + casts) * held
     return Option(size, time_s * workload.layout.num_microbatches)

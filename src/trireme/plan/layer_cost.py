@@ -78,15 +78,30 @@ class _Sums:
             self.first_s += each_s
 
 
-def repeated_seconds(workload: Workload, layer: int, recompute: LayerRecompute, *, rates: Rates) -> float:
-    """Give the seconds that recomputing a layer adds to each micro-batch."""
+def all_repeated_seconds(workload: Workload, recompute: LayerRecompute, *, rates: Rates) -> float:
+    """Give the seconds that recomputing every layer adds to each micro-batch."""
+    model, total_s = workload.model, 0.0
+    for stack in model.stacks:
+        place = place_of(workload, model.load(stack, workload.microbatch))
+        for run in stack.runs():
+            seconds = _block_seconds(workload, run.block, place, rates, recompute, narrow=True)
+            total_s += run.count * seconds.repeated_s
+    return total_s
+
+
+def seconds_of(workload: Workload, layer: int, recompute: LayerRecompute, *, rates: Rates) -> LayerSeconds:
+    """Give the seconds of one layer on one micro-batch.
+
+    Raises:
+        IndexError: There is no such layer.
+    """
     model = workload.model
     for stack in model.stacks:
         if layer < len(stack.blocks):
             place = place_of(workload, model.load(stack, workload.microbatch))
-            return _block_seconds(workload, stack.blocks[layer], place, rates, recompute, narrow=True).repeated_s
+            return _block_seconds(workload, stack.blocks[layer], place, rates, recompute, narrow=True)
         layer -= len(stack.blocks)
-    return 0.0
+    raise IndexError(layer)
 
 
 def _block_seconds(

@@ -118,7 +118,7 @@ def _saved(
         entered = Tensor(name="input", width=width, kind="stream").size_bytes(conditions.load, conditions.kernels)
         kept = ceil(entered * conditions.sequence / conditions.cp)
     elif recompute == "selective":
-        chosen = count.without_attention() if conditions.repeats == "attention" else count.every_second_product(width)
+        chosen = count.selected(width)
         kept = min(total, sum(size for size, is_shared in count.storages(chosen).values() if not is_shared))
     return SavedBytes(kept=min(kept, total), all=total, largest=max(own.values(), default=0), shared=shared)
 
@@ -141,6 +141,28 @@ class _Count:
         for op in self.ops:
             for saved in op.saves:
                 yield op, saved
+
+    def selected(self, width: int) -> Iterator[tuple[Op, Saved]]:
+        """What selective recomputation keeps."""
+        match self.on.repeats:
+            case "attention":
+                return self.without_attention()
+            case "half":
+                return self.every_second_product(width)
+            case "between":
+                return self.every_product(width)
+
+    def every_product(self, width: int) -> Iterator[tuple[Op, Saved]]:
+        """The block's input and the results of products with weights, those within experts as well."""
+        from trireme.graph import Saved, Tensor
+
+        yield self.ops[0], Saved(tensor=Tensor(name="input", width=width, kind="stream"))
+        for op in self.ops:
+            if op.kind in ("linear", "router") and op.output is not None and op.params:
+                yield op, Saved(tensor=op.output)
+            for place, matmul in enumerate(op.matmuls if op.kind == "experts" else ()):
+                wide = Tensor(name=f"{op.name}.result{place}", width=matmul.outer * matmul.times, rows=matmul.rows)
+                yield op, Saved(tensor=wide)
 
     def without_attention(self) -> Iterator[tuple[Op, Saved]]:
         """All but what attention makes inside; its inputs stay, and its result, which the next product reads."""

@@ -106,4 +106,4 @@ def _repeated_s(
         return forward_s
     if framework.repeats == "half":
         return 0.5 * forward_s
-    return spent(passes.repeated)
+    return spent(passes.between_products() if framework.repeats == "between" else passes.repeated)

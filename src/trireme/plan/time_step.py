@@ -184,7 +184,9 @@ def _parts(workload: Workload, frame: _Frame, *, rates: Rates) -> dict[str, floa
     }
     known_s = sum(parts.values())
     busy_s = pipeline.busy_s[last.rank]
-    parts["launches_and_shards"] = max(0.0, busy_s - known_s)
+    stalled_s = count * sum(stage.stalled_s for stage in last.stages)
+    parts["offload"] = stalled_s
+    parts["launches_and_shards"] = max(0.0, busy_s - known_s - stalled_s)
     parts["bubble"] = max(0.0, pipeline.makespan_s - busy_s)
     parts["data_parallel"] = last.data_s
     parts["optimizer"] = last.update_s
@@ -209,6 +211,8 @@ def _repeated(unit: Unit, *, workload: Workload) -> Work:
         return unit.work.passes.forward
     if workload.framework.repeats == "half":
         return NO_WORK.plus(unit.work.passes.forward, times=0.5)
+    if workload.framework.repeats == "between":
+        return unit.work.passes.between_products()
     return unit.work.passes.repeated
 
 

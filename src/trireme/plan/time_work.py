@@ -44,3 +44,11 @@ class Passes(NamedTuple):
     input_grad: Work = NO_WORK
     weight_grad: Work = NO_WORK
     repeated: Work = NO_WORK
+
+    def between_products(self) -> Work:
+        """What lies between products with weights, attention's own products among it.
+
+        Sums over ranks behind a product run again, for only the product itself is kept.
+        """
+        again = self.repeated
+        return self.forward._replace(products_s=again.products_s, ramps_s=again.ramps_s, narrow_s=again.narrow_s)

@@ -226,12 +226,6 @@ TEXTS = {
         en="recompute.mode = {mode} and the layout says recompute = {layout}; keep one.",
         zh="recompute.mode = {mode}，而布局指定 recompute = {layout}；请只保留一个。",
     ),
-    "recompute_auto_module": Text(
-        en="recompute = auto chooses by a model's numbers, and this model is built by a program; give recompute.mode = "
-        "selective or full, with recompute.every or recompute.layers.",
-        zh="recompute = auto 按模型的结构参数挑选，而该模型由程序构建；请设 recompute.mode = selective 或 full，"
-        "可配合 recompute.every 或 recompute.layers。",
-    ),
     "recompute_chosen": Text(
         en="recompute = auto: of {layers} layers {full} in full, {selective} in part; {memory} expected of {limit}",
         zh="recompute = auto：{layers} 层中 {full} 层完全重计算，{selective} 层部分重计算；预计占用 {memory}，上限 {limit}",

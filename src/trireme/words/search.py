@@ -45,6 +45,7 @@ TEXTS = {
     "part_tensor_parallel": Text(en="tensor parallel", zh="张量并行通信"),
     "part_context_parallel": Text(en="context parallel", zh="上下文并行通信"),
     "part_expert_parallel": Text(en="expert parallel", zh="专家并行通信"),
+    "part_offload": Text(en="waiting for host memory", zh="等待主机内存"),
     "part_launches_and_shards": Text(en="launches and shards", zh="启动与分片"),
     "part_bubble": Text(en="bubble", zh="流水线气泡"),
     "part_data_parallel": Text(en="data parallel", zh="数据并行通信"),
