@@ -19,9 +19,9 @@ from trireme.parallel.expert_route import ExpertRanks, ExpertTraffic
 from trireme.parallel.feedback import Feedback
 from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, RangeGather
+from trireme.parallel.graph_capture import capture_graph
 from trireme.parallel.hierarchy import LayeredSum
 from trireme.parallel.link import Link, Pace
-from trireme.parallel.graph_capture import capture_graph
 from trireme.parallel.microbatch import rows_of
 from trireme.parallel.model import ParallelModel
 from trireme.parallel.norm import grad_norm
