@@ -24,7 +24,7 @@ from trireme.checkpoint import (
 )
 from trireme.config import Loaded, RunConfig, load_config
 from trireme.data import DataReport, PreparedData, format_report, prepare_data
-from trireme.errors import CheckpointError, ConfigError, LayoutError, Rollback
+from trireme.errors import CheckpointError, ConfigError, Rollback
 from trireme.job.build import Machine, build_machine, build_pieces, compile_module
 from trireme.job.changes import RATE, check_changes, find_changes
 from trireme.job.facts import Forecast, Totals, build_forecast, closing_facts, opening_facts
