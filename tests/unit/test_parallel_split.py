@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trireme.parallel.split import SplitBackward
+from trireme.parallel.tracing_private import hooks_noted
 
 
 class Twice(nn.Module):
@@ -103,3 +104,27 @@ def test_the_second_half_computes_no_gradient_of_activations_again():
     middle.grad_fn.register_hook(lambda *_: calls.append(1))
     split.to_weights()
     assert not calls
+
+
+def test_a_hook_that_changes_a_gradient_does_so_once_in_either_half():
+    linear, head = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+    leaf = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    seen, hooked = [], set()
+
+    def run():
+        middle = linear(leaf)
+        middle.register_hook(lambda gradient: seen.append(1) or 3 * gradient)
+        return head(middle.relu()).sum()
+
+    run().backward()
+    expected = [each.grad.clone() for each in (leaf, linear.weight, linear.bias)]
+    for each in (leaf, linear.weight, linear.bias):
+        each.grad = None
+    with hooks_noted(hooked):
+        root = run()
+    split = SplitBackward(roots=[root], gradients=[torch.ones_like(root)], anchors=[leaf], hooked=hooked)
+    split.to_inputs()
+    split.to_weights()
+    assert len(seen) == 2
+    for each, gradient in zip((leaf, linear.weight, linear.bias), expected, strict=True):
+        assert torch.equal(each.grad, gradient)

@@ -26,6 +26,7 @@ from trireme.interpret.elsewhere import (
     is_counted,
 )
 from trireme.interpret.head import HeadInput, Scoring, head_input, head_loss
+from trireme.interpret.host_random import HostGenerators, host_state
 from trireme.interpret.initial import InitialValues, fill_buffers, fill_parameters, has_meta, materialise
 from trireme.interpret.initial_record import recorded
 from trireme.interpret.interpreter import Interpreter
@@ -45,6 +46,7 @@ from trireme.interpret.torch_private import (
     modes_entered,
     unseen,
 )
+from trireme.interpret.unknown import assumed_answer
 
 __all__ = [
     "DATA_DEPENDENT",
@@ -56,6 +58,7 @@ __all__ = [
     "Draws",
     "HeadInput",
     "HollowMode",
+    "HostGenerators",
     "InitialValues",
     "Interpreter",
     "Line",
@@ -67,6 +70,7 @@ __all__ = [
     "acting_for",
     "any_tokens",
     "apply_function",
+    "assumed_answer",
     "bind",
     "count_unmade",
     "count_unrun",
@@ -86,6 +90,7 @@ __all__ = [
     "has_numbers",
     "head_input",
     "head_loss",
+    "host_state",
     "in_backward",
     "inside",
     "interpreting",

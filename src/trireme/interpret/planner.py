@@ -201,6 +201,7 @@ class _Walk:
         self.token_places: dict[str, TokenPlace] = {}
         self._fakes: dict[str, Tensor] = {}
         self._local: dict[int, Tensor] = {}
+        self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def run(self, inputs: Mapping[str, Any], loss_fn: Callable[[Any], Tensor] | None) -> None:
         """Walk through module and loss.
@@ -210,8 +211,7 @@ class _Walk:
         """
         module = self.knowledge.module
         line = Line(rank=0, degree=self.knowledge.degree, group=None, count=CollectiveCount())
-        fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with _swapped(module, lambda value, name: self._fake(fake_mode, value, name)):
+        with _swapped(module, lambda value, name: self._fake(self._fake_mode, value, name)):
             for name, (dim, split) in self.knowledge.preset.items():
                 self._cut(name, dim, split)
             given = map_tensors(dict(inputs), lambda value: as_input(value.detach().clone()))
@@ -305,7 +305,8 @@ class _Walk:
         fake = self._fakes[name]
         shape = list(fake.shape)
         shape[dim] = split.length(0)
-        local = torch.empty(shape, dtype=fake.dtype, device=fake.device, requires_grad=fake.requires_grad)
+        with self._fake_mode:  # contents that mean nothing must not answer what code asks of them
+            local = torch.empty(shape, dtype=fake.dtype, device=fake.device, requires_grad=fake.requires_grad)
         with_shard(local, Shard(dim=dim, split=split, sources=frozenset({name})))
         self._local[id(fake)] = local
         self.cuts[name] = (dim, split)

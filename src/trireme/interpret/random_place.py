@@ -82,7 +82,7 @@ def place_of(tensor: Tensor, ranks: Mapping[str, int], *, first_row: int, rows: 
     length = full[0] if full else 1
     each, rest = divmod(length, rows) if rows else (0, 0)
     placed = rest == 0 or length == 1
-    first = 0 if length == 1 and rows != 1 else first_row * max(each, 1)
+    first = 0 if not full or (length == 1 and rows != 1) else first_row * max(each, 1)
     layout = Layout(shape=tuple(tensor.shape), full=full, first=first, positions=positions, device=tensor.device)
     return layout, placed
 

@@ -183,14 +183,38 @@ def _new(
     randomness: CountedRandomness, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Draw a new tensor: like another, or of a size that user code names."""
-    if kwargs.get("generator") is not None or kwargs.get("out") is not None:
-        return NotImplemented
     is_normal, empty = "randn" in function.__name__, torch.empty_like if "like" in function.__name__ else torch.empty
-    options = dict(kwargs)
+    options = {name: value for name, value in kwargs.items() if name not in ("generator", "out")}
     requires_grad = options.pop("requires_grad", False)
     like = empty(*args, **options)
+    if kwargs.get("generator") is not None or kwargs.get("out") is not None:
+        if like.numel() > 1:
+            randomness.tell("interpret.random_unplaced")
+        return NotImplemented
     drawn = _drawn(randomness, like, normal if is_normal else uniform, _like(like)).to(like.dtype)
     return drawn.requires_grad_() if requires_grad else drawn
+
+
+def _seeded(
+    randomness: CountedRandomness, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Draw what belongs to no row, such as an order or one number: alike wherever this place is reached."""
+    if kwargs.get("generator") is not None:
+        return NotImplemented
+    key = randomness.next_key()
+    device = args[0].device if args and isinstance(args[0], Tensor) else kwargs.get("device")
+    generator = torch.Generator(device or torch.get_default_device()).manual_seed(key >> 1)
+    drawn = function(*args, **kwargs, generator=generator)
+    if drawn.numel() > 1 and function is not torch.randperm:
+        randomness.tell("interpret.random_unplaced")
+    return drawn
+
+
+def _unplaced(
+    randomness: CountedRandomness, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    randomness.tell("interpret.random_unplaced")
+    return NotImplemented
 
 
 def _gumbel_softmax(
@@ -222,5 +246,9 @@ RANDOM_RULES: dict[Callable[..., Any], RandomRule] = {
     Tensor.exponential_: _exponential_,
     **dict.fromkeys((torch.bernoulli, Tensor.bernoulli, Tensor.bernoulli_), _bernoulli),
     **dict.fromkeys((torch.rand, torch.randn, torch.rand_like, torch.randn_like), _new),
+    **dict.fromkeys((torch.randint, torch.randperm, torch.normal, torch.poisson, torch.binomial), _seeded),
+    **dict.fromkeys((torch.multinomial, Tensor.multinomial, Tensor.random_, Tensor.geometric_), _seeded),
+    **dict.fromkeys((Tensor.cauchy_, Tensor.log_normal_), _seeded),
+    torch.randint_like: _unplaced,
 }
 """Functions that draw; what isn't here draws from torch's own generator."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trireme.interpret.counter import dropout_key, signed, stream_key
+from trireme.interpret.host_random import HostGenerators
 from trireme.interpret.random_place import Layout, place_of
 from trireme.interpret.random_rule import RANDOM_RULES
 from trireme.interpret.torch_private import calls_watched, is_met_by, watching
@@ -71,11 +72,18 @@ class CountedRandomness(TorchFunctionMode):
         self._drawn: Counter[str] = Counter()
         self._inside: list[str] = []
         self._rows_unknown = 0
+        self._host = HostGenerators(module, seed=seed)
 
     @contextmanager
     def at(self, *, step: int, first_row: int, rows: int) -> Iterator[None]:
         """Run one forward; enter it inside the interpreters' contexts, so that draws are met here first."""
-        with self._forward(Clock(step=step, first_row=first_row, rows=rows), Counter()):
+        with self._host.at(step), self._forward(Clock(step=step, first_row=first_row, rows=rows), Counter()):
+            yield
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Run a forward that doesn't train, in which at most Python or numpy decides something."""
+        with self._host.at(0):
             yield
 
     @contextmanager
@@ -97,9 +105,10 @@ class CountedRandomness(TorchFunctionMode):
     ) -> Iterator[None]:
         """Let what is made anew in backward draw what it drew in its forward, whichever forward runs by then."""
         clock, drawn, inside = self.clock, self._drawn.copy(), tuple(self._inside)
+        host = self._host.states()
 
         def again(*args: Any, **kwargs: Any) -> Any:
-            with self._forward(clock, drawn.copy(), inside):
+            with self._host.back_at(host), self._forward(clock, drawn.copy(), inside):
                 return function(*args, **kwargs)
 
         return generator(again, *rest, **options)
@@ -157,6 +166,8 @@ class CountedRandomness(TorchFunctionMode):
         layout, placed = place_of(tensor, self.ranks, first_row=self.clock.first_row, rows=self.clock.rows)
         if not placed or self._rows_unknown:
             self.tell("interpret.random_unplaced")
+        if tensor.ndim and tensor.numel() == 1 and self.clock.rows == 1 and self.clock.first_row:
+            self.tell("interpret.random_one_row")
         return layout
 
     def tell(self, key: str) -> None:

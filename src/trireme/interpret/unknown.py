@@ -43,8 +43,9 @@ def assuming(call: Call, meet: Callable[[Call], Any]) -> Any:
     try:
         return meet(call)
     except _UNKNOWN as error:
-        if call.name in _ANSWERS:
-            return _ANSWERS[call.name]
+        answer = assumed_answer(call.name, call.args)
+        if answer is not None:
+            return answer
         if call.name in ("__getitem__", "__setitem__"):
             x, index, *value = call.args
             return meet(replace(call, args=(x, map_tensors(index, _known_index), *map(_one_for_all, value))))
@@ -52,6 +53,13 @@ def assuming(call: Call, meet: Callable[[Call], Any]) -> Any:
         if assumed is None:
             raise UnknownValueError(call.name) from error
         return assumed
+
+
+def assumed_answer(name: str, args: tuple[Any, ...]) -> bool | float | None:
+    """Give the assumed answer of a call that asks for contents to decide something; None of other calls."""
+    if name in ("item", "__float__") and args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+        return 0.0
+    return _ANSWERS.get(name)
 
 
 def _found(call: Call) -> Any:

@@ -29,6 +29,7 @@ from trireme.train import (
     Callback,
     Decision,
     Objective,
+    OneDevice,
     ParamGroup,
     Pieces,
     Policy,
@@ -219,7 +220,7 @@ def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelMod
         max_nonfinite=train.max_nonfinite,
         on_spike=train.on_spike,
         spike_sigmas=train.spike_sigmas,
-        engine=None if parallel is None else RanksEngine(parallel),
+        engine=OneDevice(seed=config.run.seed) if parallel is None else RanksEngine(parallel),
     )
 
 

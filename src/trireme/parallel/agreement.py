@@ -52,6 +52,16 @@ def check_kept(names: Sequence[str], *, num_parts: int) -> None:
         raise LayoutError("ranks.kept_activations", name=names[0], parts=num_parts)
 
 
+def check_carried(names: Sequence[str], *, num_parts: int, num_stages: int) -> None:
+    """Refuse activations that go from one forward into the next, where a step is more than one forward.
+
+    Raises:
+        LayoutError: There are some; the first is named, with what works.
+    """
+    if names and num_parts * num_stages > 1:
+        raise LayoutError("ranks.carried_activations", name=names[0], parts=num_parts, stages=num_stages)
+
+
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*module.named_parameters(), *module.named_buffers()]
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,7 @@ from trireme.interpret import (
     Binding,
     ContextBinding,
     CountedRandomness,
+    HostGenerators,
     InitialValues,
     Line,
     TensorPlan,
@@ -37,13 +39,15 @@ from trireme.interpret import (
     fill_buffers,
     fill_parameters,
     has_meta,
+    host_state,
     plan_tensor_parallel,
     shard_parameters,
 )
 from trireme.mesh import LaunchEnvironment, choose_device
-from trireme.parallel.agreement import check_kept, check_statistics, make_equal
+from trireme.parallel.agreement import check_carried, check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.axis_traffic import AxisTraffic
+from trireme.parallel.branch import RouteAgreement
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
 from trireme.parallel.communication import Communication
@@ -52,6 +56,7 @@ from trireme.parallel.expert import DealtExperts, deal_experts
 from trireme.parallel.expert_find import find_experts
 from trireme.parallel.expert_route import ExpertRanks
 from trireme.parallel.inventory import Holding, Inventory, expert_holding, holding_of
+from trireme.parallel.keep import KeptNumbers, attributes_kept
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
@@ -124,6 +129,16 @@ def parallelize(
     return building.build(cuts, recompute or {}, compiled)
 
 
+_TRIES = 8
+"""Walks in which chance may leave out blocks, of which the fullest counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    trace: ModelTrace
+    draws: bool
+
+
 class _Building:
     """What the transforms share, in the order in which they run."""
 
@@ -153,6 +168,8 @@ class _Building:
         self._notice = notice
         self.shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
         self.initial = InitialValues(module, seed=seed) if has_meta(module) else None
+        self.host = HostGenerators(module, seed=seed)
+        self.deciding: AbstractContextManager[None] = nullcontext()
 
     def build(
         self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute] | RecomputeRule, compiled: Compile
@@ -164,21 +181,33 @@ class _Building:
         make_equal(self.module, notice=self.notice)
         whole_numel = sum(each.numel() for each in self.module.parameters())
         dealt = self.deal_experts()
-        trace = capture(self.module, self.example, call=self.call)
+        trace = self.capture()
         # A module without blocks is one piece.
         pieces = max(1, len(trace.blocks))
         check_kept(trace.statistics, num_parts=num_parts)
+        check_carried(trace.carried, num_parts=num_parts, num_stages=self.layout.num_stages)
+        self.tell_branches(trace)
         require_legal(self.layout, ModelFacts(num_layers=pieces, ranks=self.layout.world_size))
-        tensor_plan = self.plan_tensor()
+        with self.deciding, attributes_kept(self.module):
+            tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
         move_real(self.module, device=self.axes.device)
         fill = functools.partial(self.fill, plan=tensor_plan, dealt=dealt)
         self.plain = frozenset(name for name in self.shapes if self.is_shared_in_part(name, tensor_plan))
         binding = self.cut_tensors(tensor_plan, fill)
-        surroundings = Surroundings(binding=binding, context=self.bind_context(), randomness=self.count_randomness())
+        agreement = self.agree_on_route(trace)
+        surroundings = Surroundings(
+            binding=binding,
+            context=self.bind_context(),
+            randomness=self.count_randomness(),
+            numbers=KeptNumbers(trace.numbers),
+            route=agreement,
+        )
         compiler = self.compile_blocks(trace, compiled, surroundings, stages, dealt)
         blocks = self.wrap_blocks(trace, recompute)
         sync = self.share_data(blocks, stages, binding, dealt, fill)
+        if agreement is not None:
+            agreement.attach(self.module, self.blocks_of(trace))
         runner, holders = self.build_runner(stages, surroundings, sync)
         holdings = {
             name: self.holding(name, shape, tensor_plan, dealt, num_stages=len(holders.get(name, (0,))))
@@ -229,6 +258,39 @@ class _Building:
         if isinstance(runner, PipelineRunner):
             sent_on["pp"] = lambda: runner.executor.transport.sent_bytes + runner.ties.sent_bytes
         return AxisTraffic(sync, lines=lines, sent_on=sent_on, wires=self.wires)
+
+    def capture(self) -> ModelTrace:
+        """Walk through the module; where Python's own chance leaves out blocks, in the fullest of some tries."""
+        tries = [self.walk(0)]
+        if tries[0].draws:
+            tries += [self.walk(number) for number in range(1, _TRIES)]
+        best = max(range(len(tries)), key=lambda number: len(tries[number].trace.blocks))
+        self.deciding = self.host.at(best)
+        return tries[best].trace
+
+    def walk(self, number: int) -> _Try:
+        """Walk through the module with these decisions of Python's generators."""
+        with self.host.at(number):
+            before = host_state()
+            trace = capture(self.module, self.example, call=self.call, assumes=self.layout.num_stages == 1)
+            return _Try(trace=trace, draws=host_state() != before)
+
+    def tell_branches(self, trace: ModelTrace) -> None:
+        """Tell where each part of the batch decides for itself which way it takes."""
+        parts = self.layout.dp * self.layout.num_microbatches
+        for line in trace.branches if parts > 1 else ():
+            self.notice(say("ranks.route_by_rows", line=line, parts=parts))
+
+    def agree_on_route(self, trace: ModelTrace) -> RouteAgreement | None:
+        """Have parts of the batch find out where one takes another way."""
+        if not trace.branches or self.layout.dp * self.layout.cp * self.layout.num_microbatches == 1:
+            return None
+        group, device = self.axes["dp_cp"].group, self.axes.device
+        return RouteAgreement(trace.blocks, line=trace.branches[0], group=group, device=device)
+
+    def blocks_of(self, trace: ModelTrace) -> dict[str, nn.Module]:
+        """Give the blocks by path."""
+        return {path: self.module.get_submodule(path) for path in trace.blocks}
 
     def holding(
         self,

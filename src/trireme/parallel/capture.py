@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.interpret import is_hollow
+from trireme.interpret import assumed_answer, is_hollow
 from trireme.parallel.absent import Absence
 from trireme.parallel.block import find_blocks
 from trireme.parallel.flop import FlopCount
 from trireme.parallel.gate import Gate, gated
+from trireme.parallel.keep import Attributes
 from trireme.parallel.memo import Outcome, signature_of
-from trireme.parallel.trace import Memo, SideOutputError, Trace, refuse_data
+from trireme.parallel.trace import Memo, SideOutputError, Trace, refuse_data, users_line
 from trireme.parallel.tracing_private import DEPENDS_ON_DATA
 from trireme.parallel.value import set_free
+from trireme.parallel.walk import depends
 from trireme.plan import balance_cuts
 
 Call = Callable[[nn.Module, Mapping[str, Tensor]], Any]
@@ -57,6 +60,9 @@ class ModelTrace:
         assumed: Blocks whose code asks for values, which are supposed to give what they get.
         states: Buffers written in one interval and read in a later one, as (name, from, to).
         statistics: Buffers that keep something of activations, which a cut batch would make another thing.
+        carried: Attributes in which a forward leaves activations that the next one reads.
+        numbers: Attributes whose plain value a forward changes, each with its owner.
+        branches: Lines of code between blocks that ask for values of activations; an answer was assumed.
     """
 
     blocks: tuple[str, ...]
@@ -68,40 +74,71 @@ class ModelTrace:
     assumed: tuple[str, ...] = ()
     states: tuple[tuple[str, int, int], ...] = ()
     statistics: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    numbers: tuple[tuple[nn.Module, str], ...] = ()
+    branches: tuple[str, ...] = ()
 
 
-def capture(module: nn.Module, example: Mapping[str, Any], *, call: Call) -> ModelTrace:
+def capture(module: nn.Module, example: Mapping[str, Any], *, call: Call, assumes: bool = False) -> ModelTrace:
     """Run the module once without computing; neither module nor example changes.
 
     Args:
         module: Plain, on any device or meta.
         example: A batch, of any size.
         call: How the module is called with it.
+        assumes: Whether to go on with an assumed answer where code between the blocks asks for values.
 
     Raises:
         LayoutError: Code between the blocks asks for values that parameters made.
     """
+    before = Attributes(module)
+    walking = _Walking(module=module, example=example, call=call, assumes=assumes)
     try:
-        return _captured(module, example, call, is_open=False)
-    except SideOutputError:
-        return _captured(module, example, call, is_open=True)
+        _, told = walking.walk()
+        kept = before.changed()
+        carried: tuple[str, ...] = ()
+        if activations := {id(tensor): name for name, tensor in kept.tensors.items() if depends(tensor)}:
+            again, _ = walking.walk(watched=activations)
+            carried = tuple(again.reused)
+    finally:
+        before.restore()
+    return replace(told, carried=carried, numbers=kept.numbers)
 
 
-def _captured(module: nn.Module, example: Mapping[str, Any], call: Call, *, is_open: bool) -> ModelTrace:
-    absence = Absence()
-    with _twins(module, absence) as names, FlopCount() as count:
-        trace = _Capture(absence, {}, names=names, count=count, is_open=is_open, held=held_tensors(module))
-        paths = dict.fromkeys(find_blocks(module))
-        gates = [_gate(module, path, place, trace) for place, path in enumerate(paths)]
-        with ExitStack() as stack:
-            stack.enter_context(gated(gates))
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(trace)
-            try:
-                trace.finish(call(module, _example(example)))
-            except DEPENDS_ON_DATA as error:
-                raise refuse_data(error, is_open=is_open) from error
-    return trace.told(module)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walking:
+    """How a module is walked through."""
+
+    module: nn.Module
+    example: Mapping[str, Any]
+    call: Call
+    assumes: bool
+    absence: Absence = field(default_factory=Absence)
+
+    def walk(self, watched: Mapping[int, str] = MappingProxyType({})) -> tuple[_Capture, ModelTrace]:
+        """Walk once; ``watched`` are tensors of which to learn whether they are read."""
+        try:
+            return self._walked(watched, is_open=False)
+        except SideOutputError:
+            return self._walked(watched, is_open=True)
+
+    def _walked(self, watched: Mapping[int, str], *, is_open: bool) -> tuple[_Capture, ModelTrace]:
+        module = self.module
+        with _twins(module, self.absence) as names, FlopCount() as count:
+            held = held_tensors(module)
+            trace = _Capture(self.absence, {}, names=names, count=count, is_open=is_open, held=held)
+            trace.assumes, trace.watched = self.assumes, watched
+            paths = dict.fromkeys(find_blocks(module))
+            gates = [_gate(module, path, place, trace) for place, path in enumerate(paths)]
+            with ExitStack() as stack:
+                stack.enter_context(gated(gates))
+                stack.enter_context(torch.enable_grad())
+                stack.enter_context(trace)
+                try:
+                    trace.finish(self.call(module, _example(self.example)))
+                except DEPENDS_ON_DATA as error:
+                    raise refuse_data(error, is_open=is_open) from error
+        return trace, trace.told(module)
 
 
 def _gate(module: nn.Module, path: str, place: int, trace: _Capture) -> tuple[nn.Module, Gate]:
@@ -131,6 +168,19 @@ class _Capture(Trace):
         self.flops: list[int] = []
         self._begun_flops = 0
         self._read_inside: set[str] = set()
+        self.assumes = False
+        self.branches: dict[str, None] = {}
+
+    def meet(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Any:
+        """Go on with an assumed answer where values are asked for between blocks."""
+        try:
+            return super().meet(func, args, kwargs, name=name)
+        except DEPENDS_ON_DATA:
+            answer = assumed_answer(name, args) if self.assumes and self.block is None else None
+            if answer is None:
+                raise
+            self.branches[users_line()] = None
+            return answer
 
     def _begin(self, path: str) -> None:
         self._close_interval()
@@ -154,7 +204,7 @@ class _Capture(Trace):
     def common_number(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | None:
         """A layer is left out where a small number is drawn; here none is."""
         drawn = super().common_number(func, args, kwargs)
-        return None if drawn is None or not drawn.is_floating_point() else drawn.fill_(_NEARLY_ONE)
+        return drawn.fill_(_NEARLY_ONE) if drawn is not None and drawn.is_floating_point() else drawn
 
     def walked(self, gate: Gate, outcome: Outcome) -> None:
         """Keep for alike blocks what this one has read and cost."""
@@ -187,6 +237,7 @@ class _Capture(Trace):
             assumed=tuple(self.assumed),
             states=tuple(self.states),
             statistics=tuple(self.statistics),
+            branches=tuple(self.branches),
         )
 
     def _costs(self, module: nn.Module, reads: Mapping[str, tuple[int, ...]]) -> tuple[BlockCost, ...]:

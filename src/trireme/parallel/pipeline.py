@@ -15,6 +15,7 @@ from trireme.parallel.route import batch_key
 from trireme.parallel.split import SplitBackward
 from trireme.parallel.stage import StageSet
 from trireme.parallel.sync import GradientSync
+from trireme.parallel.tracing_private import hooks_noted
 from trireme.parallel.transport import Delivery, Lane, Transport
 from trireme.parallel.value import is_absent, notes_of
 from trireme.plan import Action, Message, Schedule, ScheduleName, build_schedule
@@ -29,6 +30,7 @@ class _Live:
 
     roots: list[Tensor]
     arrivals: list[Arrival]
+    hooked: set[Any]
     split: SplitBackward | None = None
 
 
@@ -156,14 +158,16 @@ class _Step:
         arrivals = self._arrivals(action)
         batch = self.microbatches[microbatch]
         received = [arrival.tensor for arrival in arrivals]
-        made = self.executor.stages.forward(stage, batch, received, number=self.first_number + microbatch)
-        roots = list(made.to_send)
-        if stage == self.schedule.num_stages - 1:
-            roots = [self._loss(made.outputs, batch, microbatch)]
-        else:
+        hooked: set[Any] = set()
+        with hooks_noted(hooked):
+            made = self.executor.stages.forward(stage, batch, received, number=self.first_number + microbatch)
+            roots = list(made.to_send)
+            if stage == self.schedule.num_stages - 1:
+                roots = [self._loss(made.outputs, batch, microbatch)]
+        if stage < self.schedule.num_stages - 1:
             self._hand_on(action, roots)
         if torch.is_grad_enabled():
-            self.live[stage, microbatch] = _Live(roots=roots, arrivals=arrivals)
+            self.live[stage, microbatch] = _Live(roots=roots, arrivals=arrivals, hooked=hooked)
 
     def _loss(self, outputs: Any, batch: Mapping[str, Any], microbatch: int) -> Tensor:
         loss = self.loss_of(outputs, batch, microbatch)
@@ -212,7 +216,7 @@ class _Step:
         live = self.live[action.stage, action.microbatch]
         roots, gradients = self._gradients(action, live)
         anchors = [arrival.anchor for arrival in live.arrivals if arrival.anchor is not None]
-        live.split = SplitBackward(roots=roots, gradients=gradients, anchors=anchors)
+        live.split = SplitBackward(roots=roots, gradients=gradients, anchors=anchors, hooked=live.hooked)
         live.split.to_inputs()
         self._hand_back(action, live)
 

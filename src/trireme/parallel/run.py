@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
-from trireme.interpret import count_unrun
+from trireme.interpret import count_unrun, host_state
 from trireme.parallel.absent import Absence, become
 from trireme.parallel.gate import Gate, run_hooks
 from trireme.parallel.memo import outcome_key
@@ -113,8 +113,11 @@ class StageRun(Walk):
             become(absent, _writable(tensor), value)
 
     def _computed(self, gate: Gate, module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        before = host_state()
         with self._paused():
             result = call(*args, **kwargs)
+        if host_state() != before:
+            raise LayoutError("parallel.stage_host_draws", block=gate.path)
         if any(is_absent(leaf) for leaf in list_outputs(result)):
             raise LayoutError("parallel.stage_absent_result", block=gate.path)
         known = self.memo.get(outcome_key(gate.signature, module, args, kwargs))

@@ -28,6 +28,7 @@ class PlainRunner:
     def train(self, count: int, *, prepare: Prepare, score: Score, done: Done, moment: MomentOf) -> None:
         """Run forwards and backwards; gradients are complete at the end."""
         self.sync.start_step(count)
+        self.surroundings.start()
         for index in range(count):
             batch = self.surroundings.batch(prepare(index))
             with self.surroundings.forward(moment(index)):
@@ -42,9 +43,10 @@ class PlainRunner:
 
     def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run forwards."""
+        self.surroundings.start()
         for index in range(count):
             batch = self.surroundings.batch(prepare(index))
-            with self.surroundings.active():
+            with self.surroundings.forward(None):
                 score(self.call(self.module, batch), batch, index)
         self.sync.release()
 
@@ -67,6 +69,7 @@ class PipelineRunner:
         """Run the step's actions; gradients are complete at the end."""
         self.ties.start()
         self.sync.start_step(count)
+        self.surroundings.start()
         self._moments = {self._numbered + index: moment(index) for index in range(count)}
         self.executor.run(self._batches(count, prepare), loss_of=self._scored(score))
         self.sync.finish()
@@ -76,6 +79,7 @@ class PipelineRunner:
 
     def evaluate(self, count: int, *, prepare: Prepare, score: Score) -> None:
         """Run the forwards."""
+        self.surroundings.start()
         self.executor.run(self._batches(count, prepare), loss_of=self._scored(score), only_forward=True)
         self.sync.release()
 

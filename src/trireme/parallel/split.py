@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +39,13 @@ class SplitBackward:
         roots: Outputs of the stage that have a gradient.
         gradients: Theirs.
         anchors: Leaves that stand for what was received.
+        hooked: Nodes with hooks, which must see a gradient once; the engine would show it to them in both parts.
     """
 
     roots: Sequence[Tensor]
     gradients: Sequence[Tensor]
     anchors: Sequence[Tensor]
+    hooked: Collection[Node] = ()
     _forks: list[_Fork] = field(default_factory=list)
     _shared: set[Node] = field(default_factory=set)
     _trunk: set[Node] = field(default_factory=set)
@@ -89,7 +91,7 @@ class SplitBackward:
         """Give the gradients with which the branches of a node begin."""
         if all(gradient is None for gradient in fork.gradients):
             return [None] * len(fork.branches)
-        if any(branch.node in self._shared for branch in fork.branches):
+        if fork.node in self.hooked or any(branch.node in self._shared for branch in fork.branches):
             return _by_hand(fork)
         given = [(place, gradient) for place, gradient in enumerate(fork.gradients) if gradient is not None]
         outputs = [GradientEdge(fork.node, place) for place, _ in given]

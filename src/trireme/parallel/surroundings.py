@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from trireme.interpret import Binding, ContextBinding, CountedRandomness, is_counting
+from trireme.parallel.branch import RouteAgreement
+from trireme.parallel.keep import KeptNumbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +30,27 @@ class Surroundings:
     binding: Binding | None = None
     context: ContextBinding | None = None
     randomness: CountedRandomness | None = None
+    numbers: KeptNumbers | None = None
+    route: RouteAgreement | None = None
+
+    def start(self) -> None:
+        """Begin a step, or an evaluation: all its forwards count as one."""
+        if self.numbers is not None:
+            self.numbers.start()
+        if self.route is not None:
+            self.route.start()
 
     @contextmanager
     def forward(self, moment: Moment | None) -> Iterator[None]:
         """Meet every call of one forward, and draw what it draws by counting from where it stands in training."""
+        if self.numbers is not None:
+            self.numbers.go_back()
         with self.active():
-            if moment is None or self.randomness is None:
+            if self.randomness is None:
                 yield
+            elif moment is None:
+                with self.randomness.uncounted():
+                    yield
             else:
                 with self.randomness.at(step=moment.step, first_row=moment.first_row, rows=moment.rows):
                     yield

@@ -76,6 +76,8 @@ class Trace(Walk):
         self.statistics: dict[str, None] = {}
         self._written_in: dict[int, int] = {}
         self.block: str | None = None
+        self.watched: Mapping[int, str] = {}
+        self.reused: dict[str, None] = {}
         self._given: set[int] = set()
 
     @property
@@ -111,6 +113,11 @@ class Trace(Walk):
             if written < self.interval:
                 self.states[self.held[id(tensor)], written, self.interval] = None
 
+    def _reuse(self, *arguments: Any) -> None:
+        for tensor in tensors_in(*arguments):
+            if id(tensor) in self.watched:
+                self.reused[self.watched[id(tensor)]] = None
+
     def made(self, tensor: Tensor, value: ValueId, name: str) -> None:
         """A value is known from here on."""
         self.lives[value] = Life(name=name, made=self.interval, used=self.interval, meta=meta_of(tensor))
@@ -122,6 +129,8 @@ class Trace(Walk):
         self.approach(gate)
         if self.is_open:
             return gate.call_bare(module, args, kwargs)
+        if self.watched:
+            self._reuse(args, kwargs)
         for tensor in tensors_in(args, kwargs):
             self.use(tensor)
         if any(holds_staged(part, depends) for part in opaque_parts(args, kwargs)):
@@ -187,6 +196,8 @@ class Trace(Walk):
         """Inside a block that is one call, nothing is counted, but what is made is marked."""
         if self._written_in:
             self._read_held(args, kwargs)
+        if self.watched and name != "__get__":
+            self._reuse(args, kwargs)
         if self.block is None:
             return super().meet(func, args, kwargs, name=name)
         written = written_by(name, args, kwargs)

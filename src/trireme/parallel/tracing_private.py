@@ -29,6 +29,7 @@ __all__ = [
     "bare_function_calls",
     "call_node",
     "exchange",
+    "hooks_noted",
     "input_shape",
     "is_innermost",
     "memory_key",
@@ -110,6 +111,23 @@ def watched_functions(
             del _SingleLevelFunction.apply  # type: ignore[attr-defined]
         else:
             _SingleLevelFunction.apply = outer  # type: ignore[attr-defined]
+
+
+@contextmanager
+def hooks_noted(hooked: set[Any]) -> Iterator[None]:
+    """Note the nodes of the graph whose gradient somebody asks to see, or to change, by ``Tensor.register_hook``."""
+    before = Tensor.register_hook
+
+    def register(tensor: Tensor, hook: Any) -> Any:
+        if tensor.grad_fn is not None:
+            hooked.add(tensor.grad_fn)
+        return before(tensor, hook)  # type: ignore[no-untyped-call]
+
+    Tensor.register_hook = register  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Tensor.register_hook = before  # type: ignore[method-assign]
 
 
 def _apply(function: Any, *args: Any) -> Any:

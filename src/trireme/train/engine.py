@@ -21,6 +21,7 @@ from trireme.checkpoint import (
     restore_tensors,
     whole_pieces,
 )
+from trireme.interpret import HostGenerators
 from trireme.parallel import Moment, StepTraffic
 from trireme.train.optim import grad_norm
 from trireme.train.replica import ReplicaProblem
@@ -153,13 +154,20 @@ class Engine(Protocol):
 
 
 class OneDevice:
-    """One device: micro-batch after micro-batch, nothing to reduce."""
+    """One device: micro-batch after micro-batch, nothing to reduce.
+
+    Args:
+        seed: With the step, decides what Python and numpy draw in a forward; alike on ranks.
+    """
 
     rank = 0
     layout_text = "dp=1"
     lockstep = False
     keeps_casts = True
     parts: int | None = None
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self._seed = seed
 
     def first_row(self, num_seqs: int) -> int:
         """Return zero: its rows are the global batch."""
@@ -208,17 +216,24 @@ class OneDevice:
 
     def run(self, module: nn.Module, passes: Passes) -> None:
         """Run forward and backward of each micro-batch in turn."""
+        generators = HostGenerators(module, seed=self._seed)
         for index in range(passes.count):
             tensors = passes.prepare(index)
-            objective = passes.score(passes.call(module, tensors), tensors, index)
+            moment = passes.moment(index)
+            with generators.at(0 if moment is None else moment.step):
+                outputs = passes.call(module, tensors)
+            objective = passes.score(outputs, tensors, index)
             torch.autograd.backward(objective)
             passes.done(index)
 
     def evaluate(self, module: nn.Module, passes: Passes) -> None:
         """Run the forward of each micro-batch in turn."""
+        generators = HostGenerators(module, seed=self._seed)
         for index in range(passes.count):
             tensors = passes.prepare(index)
-            passes.score(passes.call(module, tensors), tensors, index)
+            with generators.at(0):
+                outputs = passes.call(module, tensors)
+            passes.score(outputs, tensors, index)
 
     def sum_values(self, values: Sequence[float]) -> list[float]:
         """Return the values as they are."""

@@ -87,6 +87,10 @@ TEXTS: dict[str, Text] = {
         en="random numbers in {path} are drawn for tensors whose rows can't be placed in the global batch; they differ between layouts",
         zh="{path} 中的随机数用于无法对应到全局 batch 行的张量；不同布局下结果会不同",
     ),
+    "random_one_row": Text(
+        en="{path} draws one number, of shape [1], for a micro-batch of one row: it is taken for that row's own; where one number is meant for all rows, draw it with shape [], as torch.rand(())",
+        zh="{path} 在只有一行的 micro-batch 上以形状 [1] 抽取一个随机数：它被视为该行自己的；若要所有行共用一个数，请用形状 []，即 torch.rand(())",
+    ),
     "random_attention": Text(
         en="attention dropout in {path} leaves the fused kernel, which can't drop the elements that one device would drop",
         zh="{path} 中的注意力 dropout 不使用融合算子，因为融合算子无法丢弃与单卡相同的元素",

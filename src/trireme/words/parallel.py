@@ -177,6 +177,10 @@ TEXTS: dict[str, Text] = {
         en="The result of {name} came from the stage before as {found}, and is {expected} here: the stages don't run the same forward. Give every rank the same batch and the same code.",
         zh="{name} 的结果从上一阶段收到时为 {found}，而本阶段应为 {expected}：各阶段执行的前向不一致。请确保每个 rank 使用相同的批次和代码。",
     ),
+    "stage_host_draws": Text(
+        en="Block {block} draws from Python's or numpy's random generator inside its forward, which stages that don't run it can't follow. Draw between the blocks or with torch (torch.rand(())), or use pp=1.",
+        zh="块 {block} 在其前向内部从 Python 或 numpy 的随机数生成器抽数，不运行它的阶段无法跟上。请在块之间抽取，或改用 torch（torch.rand(())），或使用 pp=1。",
+    ),
     "stage_unsteady": Text(
         en="Stage {stage} takes another way through the model each time it runs the same micro-batch, so the stages can't agree on what crosses their borders. Make the branch depend on the inputs alone, or use pp=1.",
         zh="阶段 {stage} 每次处理同一个微批次时走的路径都不同，各阶段无法就边界上传递的内容达成一致。请让分支只依赖输入，或使用 pp=1。",

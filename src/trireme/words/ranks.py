@@ -66,6 +66,25 @@ TEXTS = {
         zh="{path}（{kind}）要对整个批次做统计，而该布局把批次切成 {parts} 份；请改用按特征归一化的层（LayerNorm、GroupNorm），"
         "或使用不切分批次的布局。",
     ),
+    "carried_activations": Text(
+        en="Attribute {name} carries activations from one forward into the next, and this layout makes of a step's one "
+        "forward {parts} over parts of the batch in {stages} stages; use tp alone, or hand them in with the batch.",
+        zh="属性 {name} 把激活从一次前向带到下一次，而该布局把一步的一次前向变成对批次 {parts} 个部分、分 {stages} 个阶段的"
+        "多次前向；请只用 tp，或把它们随批次传入。",
+    ),
+    "route_by_rows": Text(
+        en="{line} asks for values of activations between blocks: each of the {parts} parts of the batch answers by its "
+        "own rows, so the result is that of one device only if the answer doesn't depend on which rows are together",
+        zh="{line} 在块之间读取激活的值：批次的 {parts} 个部分各按自己的行作答，因此只有当答案与哪些行在一起无关时，"
+        "结果才与单设备相同",
+    ),
+    "route_differs": Text(
+        en="{line} asks for values of activations, and two parts of the batch answered differently: one goes to block "
+        "{one}, the other to {other}, while one device takes one way with all rows; use dp=1 with micro=1 (and any tp), "
+        "or decide by something that all parts know.",
+        zh="{line} 读取激活的值，而批次的两个部分给出了不同的答案：一个走到块 {one}，另一个走到 {other}；单设备上所有行走同一条路。"
+        "请用 dp=1、micro=1（tp 任意），或依据各部分都知道的信息来决定。",
+    ),
     "kept_activations": Text(
         en="The forward writes something of its activations into buffer {name} and this layout cuts the batch into {parts} "
         "parts, each of which would keep something else; use a layout that keeps the batch whole, or update it outside.",
