@@ -123,7 +123,7 @@ def hooks_noted(hooked: set[Any]) -> Iterator[None]:
             hooked.add(tensor.grad_fn)
         return before(tensor, hook)  # type: ignore[no-untyped-call]
 
-    Tensor.register_hook = register  # type: ignore[method-assign,assignment]
+    Tensor.register_hook = register  # type: ignore[method-assign]
     try:
         yield
     finally:
