@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from trireme.errors import LayoutError
+from trireme.interpret import is_counting
 
 _WATCHED_CALLS = 2
 """The first fills caches, which is no harm; the second must leave everything as it is."""
@@ -23,7 +24,8 @@ class SideEffects:
     """Looks at a block's first calls.
 
     Seen are writes to buffers (and to tensors kept as attributes), numbers and texts that change, containers that grow,
-    lines that are printed, and draws from the generators of Python and numpy, which recomputation can't repeat.
+    lines that are printed, and draws from the generators of Python and numpy, which recomputation can't repeat
+    unless they are counted.
     """
 
     def __init__(self, block: nn.Module, *, path: str) -> None:
@@ -54,7 +56,7 @@ class SideEffects:
             old = before.get(key, (None, False))[0]
             if value != old and (is_buffer or not is_first):
                 raise LayoutError("parallel.recompute_writes", path=self._path, what=key)
-        if drawn != _generators():
+        if drawn != _generators() and not is_counting():  # what is counted is drawn again as it was
             raise LayoutError("parallel.recompute_draws", path=self._path)
 
     def _state(self) -> dict[str, tuple[Any, bool]]:
