@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trireme.config import ModelSection, PrecisionSection, TrainSection
 from trireme.mesh import run_on_ranks
 from trireme.models import build_model, call_model
-from trireme.parallel import parallelize
+from trireme.parallel import gather_whole, parallelize
 from trireme.plan import parse_layout
 from trireme.train import (
     RanksEngine,
@@ -92,6 +92,14 @@ def own_part(stepper: Stepper, batch: Mapping[str, Tensor]) -> dict[str, Tensor]
     return {name: value.chunk(line.degree)[line.rank] for name, value in batch.items()}
 
 
+def gathered(stepper: Stepper, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Give state whole on rank 0, on one device as it is."""
+    engine = stepper.engine
+    if not isinstance(engine, RanksEngine):
+        return tensors
+    return gather_whole({name: engine._piece(name, tensor) for name, tensor in tensors.items()})
+
+
 def exact_weights(stepper: Stepper) -> dict[str, Tensor]:
     """Give the weights that the optimizer steps on, whole: masters where there are any."""
     found = {}
@@ -101,7 +109,7 @@ def exact_weights(stepper: Stepper) -> dict[str, Tensor]:
         elif name.endswith("/master"):
             found[name.removeprefix("optimizer/").removesuffix("/master")] = tensor
     named = {f"model/{name}": tensor for name, tensor in found.items()}
-    whole = stepper.engine.gather_state(stepper.module, named)
+    whole = gathered(stepper, named)
     return {name: tensor.detach().float().clone() for name, tensor in whole.items()}
 
 

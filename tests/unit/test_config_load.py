@@ -148,7 +148,7 @@ def test_an_empty_file_lacks_only_what_a_run_needs(write: Write) -> None:
         ("train: {mp_degree: 2}", "train.mp_degree is unknown. Did you mean layout.tp (mp_degree)?"),
         (
             "zzz: 1",
-            "zzz is unknown. The sections are: run, model, data, train, precision, layout, recompute, communication, checkpoint, observe.",
+            "zzz is unknown. The sections are: run, model, data, train, precision, layout, recompute, communication, offload, checkpoint, observe.",
         ),
         ("run: {qqq: 1}", "run.qqq is unknown. run has: dir, seed."),
         ("precision: {fallback: true}", "precision.fallback is true; it must be one of: stop, fp32."),

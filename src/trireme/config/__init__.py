@@ -8,6 +8,7 @@ from trireme.config.layout import LayoutSection
 from trireme.config.load import Loaded, load_config, parse_config
 from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
+from trireme.config.offload import OffloadSection
 from trireme.config.origin import Origin
 from trireme.config.publish import build_json_schema
 from trireme.config.recompute import RecomputeSection
@@ -24,6 +25,7 @@ __all__ = [
     "Loaded",
     "ModelSection",
     "ObserveSection",
+    "OffloadSection",
     "Origin",
     "PrecisionSection",
     "Purpose",

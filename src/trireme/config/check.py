@@ -16,6 +16,7 @@ from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
+from trireme.config.offload import OffloadSection
 from trireme.config.origin import Key
 from trireme.config.root import RunConfig
 from trireme.config.schema import Section
@@ -57,6 +58,7 @@ def check_config(config: RunConfig, *, purpose: Purpose = "train") -> list[Findi
         findings += check_checkpoint(config.checkpoint)
         findings += check_recompute(config)
         findings += check_wire(config.communication)
+        findings += check_offload(config.offload)
     return findings
 
 
@@ -225,6 +227,14 @@ def check_recompute(config: RunConfig) -> Iterator[Finding]:
             yield from _void(recompute, "recompute", name, because="recompute.mode = auto", is_problem=True)
     elif config.layout.text is None:
         yield from _void(recompute, "recompute", "memory_bytes", because=f"recompute.mode = {mode or 'none'}")
+
+
+def check_offload(offload: OffloadSection) -> Iterator[Finding]:
+    """Keys of what stays where it is are said to have no effect."""
+    if offload.optimizer != "disk":
+        yield from _void(offload, "offload", "path", because=f"offload.optimizer = {offload.optimizer}")
+    if offload.activations == "none":
+        yield from _void(offload, "offload", "activations_min_bytes", because="offload.activations = none")
 
 
 def _is_reference(text: str) -> bool:

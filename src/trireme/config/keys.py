@@ -18,6 +18,7 @@ Kind = Literal["section", "sections", "list", "text", "number", "whole", "boolea
 
 SHORT_FORM: dict[str, str] = {
     "precision": "policy",
+    "offload": "optimizer",
     "recompute": "mode",
     "model": "name",
     "layout": "text",

@@ -10,6 +10,7 @@ from trireme.config.data import DataSection
 from trireme.config.layout import LayoutSection
 from trireme.config.model import ModelSection
 from trireme.config.observe import ObserveSection
+from trireme.config.offload import OffloadSection
 from trireme.config.recompute import RecomputeSection
 from trireme.config.run import RunSection
 from trireme.config.schema import Section
@@ -29,5 +30,6 @@ class RunConfig(Section):
     communication: CommunicationSection = Field(
         CommunicationSection(), description="How gradients and weights travel between ranks."
     )
+    offload: OffloadSection = Field(OffloadSection(), description="What waits elsewhere than on the device.")
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When state is saved.")
     observe: ObserveSection = Field(ObserveSection(), description="What is shown and written.")

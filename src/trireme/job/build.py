@@ -12,10 +12,11 @@ from torch import nn
 
 from trireme.config import CommunicationSection, RunConfig
 from trireme.data import Batch, PreparedData
-from trireme.errors import ModelError
+from trireme.errors import LayoutError, ModelError
 from trireme.job.initial import init_weights
 from trireme.job.layout import Arrangement
 from trireme.job.logits import choose_logits
+from trireme.job.offload import build_activations, build_home, tell_cost
 from trireme.job.options import RunOptions
 from trireme.job.reading import DataShare, Reading
 from trireme.job.sample import build_sampler
@@ -150,7 +151,7 @@ def build_pieces(
     reading = Reading(data, config=config, plan=plan, share=DataShare.of(parallel))
     writer = machine.module if parallel is None else Outputs(parallel)
     return Pieces(
-        stepper=_build_stepper(machine, config=config, parallel=parallel),
+        stepper=_build_stepper(machine, config=config, parallel=parallel, run_dir=run_dir, notice=notice),
         plan=plan,
         schedule=schedule,
         cadence=build_cadence(train, config.checkpoint, max_steps=plan.max_steps, has_evaluation=held_out is not None),
@@ -178,6 +179,9 @@ def _spread(
     machine: Machine, *, arrangement: Arrangement, data: PreparedData, config: RunConfig, notice: Notice
 ) -> ParallelModel | None:
     """Spread the module over the ranks of the layout; None where one device does everything as written."""
+    on_host = config.offload.parameters == "host"
+    if on_host and arrangement.layout.zero < 3:
+        raise LayoutError("parallel.parameters_need_zero3", layout=arrangement.layout)
     if not arrangement.needs_ranks:
         if config.communication != CommunicationSection():
             notice(say("wire.one_device"))
@@ -191,23 +195,29 @@ def _spread(
         seed=config.run.seed,
         communication=config.communication,
         compiled="block" if config.train.compile == "on" else "none",
+        parameters_on_host=on_host,
         notice=notice,
     )
 
 
-def _build_stepper(machine: Machine, *, config: RunConfig, parallel: ParallelModel | None) -> Stepper:
-    train = config.train
+def _build_stepper(
+    machine: Machine, *, config: RunConfig, parallel: ParallelModel | None, run_dir: Path, notice: Notice
+) -> Stepper:
+    train, offload = config.train, config.offload
     objective = machine.objective
     optimizer = place_state(
         build_optimizer(machine.module, train),
         module=machine.module,
         precision=machine.precision,
+        home=build_home(offload, device=machine.device, run_dir=run_dir),
         seed=config.run.seed,
         pieces=None if parallel is None else parallel.pieces,
     )
+    tell_cost(optimizer, notice=notice)
     return Stepper(
         machine.module,
         optimizer,
+        activations=build_activations(offload, module=machine.module, device=machine.device),
         loss_fn=objective.loss_fn,
         count_fn=objective.count_fn,
         loss_reduction=objective.loss_reduction,

@@ -26,6 +26,7 @@ def spread_module(
     seed: int,
     communication: CommunicationSection,
     compiled: Compile = "none",
+    parameters_on_host: bool = False,
     notice: Callable[[str], None],
 ) -> ParallelModel:
     """Spread a module over the ranks, as it is called and scored in training.
@@ -49,6 +50,7 @@ def spread_module(
         compiled=compiled,
         seed=seed,
         communication=_asked(communication),
+        parameters_on_host=parameters_on_host,
         notice=notice,
     )
 

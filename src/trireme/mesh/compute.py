@@ -54,6 +54,11 @@ def allow_tf32(device: torch.device) -> bool:
     return True
 
 
+def host_device() -> torch.device:
+    """Return the host as a device: where offloaded state lives."""
+    return torch.device("cpu")
+
+
 def wants_pinned_memory(device: torch.device) -> bool:
     """Tell whether copies to this device overlap only from pinned host memory."""
     return device.type not in ("cpu", "mps")

@@ -20,7 +20,9 @@ class StepReport:
     padding included; the other counts are of this step alone; ``step_s`` is the time from the end of the
     step before, without evaluation and saving; ``sent_bytes`` is what this rank sent, by axis of the layout,
     ``crossing_bytes`` the part of the gradients' that left its node; ``exposed_s`` is the part of
-    ``communication_s`` (gradients and ZeRO's gathers) that nothing computed beside.
+    ``communication_s`` (gradients and ZeRO's gathers) that nothing computed beside;
+    ``offload_bytes`` is what the step moved to and from where state waits, ``offload_stall_s`` how long it could only
+    wait for that.
     """
 
     step: int
@@ -40,6 +42,8 @@ class StepReport:
     skipped: bool = False
     num_skipped: int = 0
     loss_scale: float | None = None
+    offload_bytes: int | None = None
+    offload_stall_s: float | None = None
     sent_bytes: Mapping[str, int] = field(default_factory=dict)
     crossing_bytes: int | None = None
     communication_s: float | None = None

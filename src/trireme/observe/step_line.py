@@ -80,6 +80,8 @@ def format_numbers(window: StepWindow, *, last: StepReport) -> str:
         parts.append(format_sent(window))
     if last.loss_scale is not None:
         parts.append(f"scale {last.loss_scale:g}")
+    if last.offload_stall_s is not None:
+        parts.append(say("observe.offload_wait", seconds=f"{last.offload_stall_s:.2g}"))
     if window.num_skipped:
         parts.append(say("observe.skipped", count=window.num_skipped, total=last.num_skipped))
     return "  ".join(parts)

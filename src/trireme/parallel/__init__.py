@@ -1,5 +1,6 @@
 """Everything that acts on a module so that many ranks train it as one."""
 
+from trireme.parallel.activation_offload import ActivationOffload
 from trireme.parallel.apply import parallelize
 from trireme.parallel.axes import Axes
 from trireme.parallel.axis_traffic import StepTraffic
@@ -12,6 +13,7 @@ from trireme.parallel.codec import Bf16, Codec, Fp16, Int8, TopK
 from trireme.parallel.coded import CodedSum
 from trireme.parallel.communication import Communication, Compress
 from trireme.parallel.compile import MAX_PROGRAMS, BlockCompiler, Compile, CompileReport
+from trireme.parallel.disk_home import DiskHome
 from trireme.parallel.expert import DealtExperts, OwnedRows, deal_experts
 from trireme.parallel.expert_balance import balance_loss, balance_term, update_selection_biases, z_loss
 from trireme.parallel.expert_find import ExpertSet, FoundExperts, find_experts
@@ -21,6 +23,7 @@ from trireme.parallel.fsdp_private import local_shard
 from trireme.parallel.gather import Gatherer, RangeGather
 from trireme.parallel.graph_capture import capture_graph
 from trireme.parallel.hierarchy import LayeredSum
+from trireme.parallel.host_home import HostHome
 from trireme.parallel.link import Link, Pace
 from trireme.parallel.microbatch import rows_of
 from trireme.parallel.model import ParallelModel
@@ -50,6 +53,7 @@ from trireme.parallel.wires import Wires, layered_ratio
 __all__ = [
     "BUCKET_BYTES",
     "MAX_PROGRAMS",
+    "ActivationOffload",
     "Axes",
     "Bf16",
     "BlockCompiler",
@@ -67,6 +71,7 @@ __all__ = [
     "Crossing",
     "DealtExperts",
     "DeviceHome",
+    "DiskHome",
     "Executor",
     "ExpertRanks",
     "ExpertSet",
@@ -76,6 +81,7 @@ __all__ = [
     "Fp16",
     "Gatherer",
     "GradientSync",
+    "HostHome",
     "Int8",
     "Kept",
     "Lane",

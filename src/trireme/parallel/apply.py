@@ -43,7 +43,7 @@ from trireme.interpret import (
     plan_tensor_parallel,
     shard_parameters,
 )
-from trireme.mesh import LaunchEnvironment, choose_device
+from trireme.mesh import LaunchEnvironment, choose_device, host_device
 from trireme.parallel.agreement import check_carried, check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.axis_traffic import AxisTraffic
@@ -88,6 +88,7 @@ def parallelize(
     cuts: tuple[str, ...] = (),
     recompute: Mapping[str, Recompute] | RecomputeRule | None = None,
     compiled: Compile = "none",
+    parameters_on_host: bool = False,
     device: torch.device | None = None,
     seed: int = 0,
     communication: Communication | None = None,
@@ -105,6 +106,7 @@ def parallelize(
         cuts: Paths of the blocks at which stages 1, 2 ... begin. Default: balanced by cost.
         recompute: What single blocks recompute, by path or by a rule. Default: what the layout says, for all. Modules
             that are marked (``trireme.recompute``) recompute what their mark says.
+        parameters_on_host: With zero3, keep shards of weights and gradients in host memory.
         compiled: Whether each block runs as one compiled program; what can't runs as written, and is told.
         device: What this rank computes on. Default: what it has.
         seed: Decides what dropout and the like draw, and the first values of a module on meta.
@@ -117,6 +119,8 @@ def parallelize(
     if isinstance(layout, str):
         layout = parse_layout(layout, ranks=dist.get_world_size()).layout
     axes = Axes(layout, device=device or choose_device())
+    if parameters_on_host and layout.zero < 3:
+        raise LayoutError("parallel.parameters_need_zero3", layout=layout)
     wires = Wires(
         communication or Communication(),
         layout,
@@ -126,6 +130,7 @@ def parallelize(
     building = _Building(
         module, axes, example=example, call=call, loss_fn=loss_fn, seed=seed, wires=wires, notice=notice
     )
+    building.on_host = parameters_on_host
     return building.build(cuts, recompute or {}, compiled)
 
 
@@ -163,6 +168,7 @@ class _Building:
         self.example = example
         self.call = call
         self.loss_fn = loss_fn
+        self.on_host = False
         self.seed = seed
         self.notices: list[str] = []
         self._notice = notice
@@ -306,6 +312,11 @@ class _Building:
             return expert_holding(name, rows=dealt.rows.get(name), shape=shape, axes=self.axes)
         split = plan.parameters.get(name) if plan else None
         return holding_of(name, split=split, shape=shape, axes=self.axes, num_stages=num_stages)
+
+    @property
+    def shard_device(self) -> torch.device:
+        """Where shards of ZeRO live."""
+        return host_device() if self.on_host else self.axes.device
 
     def fill_buffers(self) -> None:
         """Give buffers on meta their values: they are small, and code may ask for them while it is traced."""
@@ -540,11 +551,12 @@ class _Building:
             reduce_dtype=_reduce_dtype(unit),
             device=self.axes.device,
             reduces_each=self.wires.reduces_each(has_stages=stages is not None),
+            on_host=self.on_host,
         )
         if self.initial is not None:
             prefix = f"{path}." if path else ""
             sync.materialise(
-                device=self.axes.device, fill=lambda name, target, offset: fill(prefix + name, target, offset)
+                device=self.shard_device, fill=lambda name, target, offset: fill(prefix + name, target, offset)
             )
         return sync
 
@@ -578,9 +590,10 @@ class _Building:
             device=self.axes.device,
             reduces_each=self.wires.reduces_each(has_stages=stages is not None),
             wire=wire,
+            on_host=self.on_host,
         )
         if self.initial is not None:
-            sync.materialise(device=self.axes.device, fill=fill)
+            sync.materialise(device=self.shard_device, fill=fill)
         return sync
 
 

@@ -23,9 +23,6 @@ from trireme.parallel.optimizer_step import step_times
 from trireme.parallel.rounding import StochasticRounding
 from trireme.parallel.state_home import DeviceHome, StateHome, Visit
 
-CHUNK_NUMEL = 1 << 22
-"""Elements of a stretch: 16 MiB in fp32, long enough for a kernel, short enough for two of them to be in flight."""
-
 MASTER = "master"
 """Name of the fp32 copy among a parameter's state."""
 
@@ -51,7 +48,7 @@ class ChunkedOptimizer(torch.optim.Optimizer):
         keeps_master: Keep an fp32 copy of parameters of fewer bits and step on that.
         rounding: How new weights are rounded where there is no copy. Default: to nearest.
         widens: Step in fp32 and keep state in fp32; False: in the parameter's own format, as torch does.
-        chunk_numel: Elements of a stretch.
+        chunk_numel: Elements of a stretch. Default: what suits the home.
 
     Raises:
         LayoutError: The optimizer mixes elements or tensors, so it can't step on stretches; or it has state already.
@@ -65,7 +62,7 @@ class ChunkedOptimizer(torch.optim.Optimizer):
         keeps_master: bool = False,
         rounding: StochasticRounding | None = None,
         widens: bool = True,
-        chunk_numel: int = CHUNK_NUMEL,
+        chunk_numel: int | None = None,
     ) -> None:
         refuse_by_name(optimizer)
         if judge_optimizer(optimizer) is not OptimizerKind.ELEMENTWISE:
@@ -77,7 +74,7 @@ class ChunkedOptimizer(torch.optim.Optimizer):
         self.keeps_master = keeps_master
         self._rounding = rounding
         self._widens = widens
-        self._chunk_numel = chunk_numel
+        self._chunk_numel = chunk_numel or self.home.chunk_numel
         self._state: defaultdict[nn.Parameter, dict[str, Any]] = defaultdict(dict)
         self._seen: dict[int, tuple[int, int]] = {}
         self._cut: set[str] = set()

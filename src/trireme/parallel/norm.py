@@ -33,6 +33,7 @@ def grad_norm(
     where = next((local_shard(part.parameter).device for part in seen.values()), device or torch.device("cpu"))
     total = _local_square_sum(counted, device=where)
     if dist.is_initialized():
+        total = total.to(device or where)  # shards in host memory, ranks that talk through their devices
         dist.all_reduce(total, group=world_group)
     return total.sqrt()
 

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from trireme.errors import LayoutError
-from trireme.mesh import choose_device
+from trireme.mesh import choose_device, wants_pinned_memory
 from trireme.parallel.copies import CopySum
 from trireme.parallel.fsdp_collective import CountedAllGather, CountedReduceScatter
 from trireme.parallel.fsdp_private import (
@@ -77,6 +77,7 @@ def shard(
     device: torch.device | None = None,
     reduces_each: bool | None = None,
     wire: ShardWire | None = None,
+    on_host: bool = False,
 ) -> ShardSync:
     """Cut a module's parameters over a group; afterwards they are DTensors cut along dim 0.
 
@@ -105,6 +106,7 @@ def shard(
         reduces_each: Sum gradients with every micro-batch, so that only shards of them stay, or once a step. Default:
             with every one for stages 2 and 3, but once in a pipeline.
         wire: Codes the sums.
+        on_host: Keep shards and their gradients in host memory; they are gathered from there.
         on_gathered: Called once per parameter with its name and the tensor that forward computes with: an object
             that FSDP keeps, so attributes put on it last.
     """
@@ -112,14 +114,22 @@ def shard(
     wire = wire or ShardWire()
     units = divide_into_units(root, blocks, apart=frozenset(apart))
     policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    mesh = data_mesh(group, replicate_group, device_type=(device or _device_of(units)).type)
+    where = device or _device_of(units)
+    mesh = data_mesh(group, replicate_group, device_type=where.type)
     names = _names_of(root)
     ignored = {*units.apart, *(parameter for _, parameter in units.kept_whole)}
     reshards = zero == 3 and not keep_gathered
     for module in (*units.blocks, root):
         # None lets FSDP keep the root's own parameters from forward to backward, which follows at once.
         again = None if reshards else False
-        fully_shard(module, mesh=mesh, reshard_after_forward=again, mp_policy=policy, ignored_params=ignored)
+        fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=again,
+            mp_policy=policy,
+            offload_policy=CPUOffloadPolicy(pin_memory=wants_pinned_memory(where)) if on_host else OffloadPolicy(),
+            ignored_params=ignored,
+        )
         keep_modes_out(module)
     sync = ShardSync(
         root,

@@ -51,6 +51,12 @@ class Transfers:
 class StateHome(ABC):
     """A place for optimizer state."""
 
+    is_elsewhere = True
+    """Whether a step moves anything."""
+
+    chunk_numel = 1 << 22
+    """Elements of a stretch: 16 MiB in fp32, long enough for a kernel, short enough to go beside another."""
+
     def __init__(self) -> None:
         self.transfers = Transfers()
 
@@ -81,6 +87,8 @@ class StateHome(ABC):
 
 class DeviceHome(StateHome):
     """State beside its parameters; everything is worked on where it lies."""
+
+    is_elsewhere = False
 
     def reserve(self, num_bytes: int) -> None:
         """Leave it to the allocator, which knows."""

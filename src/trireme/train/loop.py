@@ -418,7 +418,7 @@ class Training:
         self.fire("log", logs=logs)
 
     def _step_report(self, result: StepResult, *, step_s: float) -> StepReport:
-        flops_per_token = self.pieces.flops_per_token
+        flops_per_token, moved = self.pieces.flops_per_token, result.transfers
         return StepReport(
             step=self.progress.step,
             max_steps=self.pieces.plan.max_steps,
@@ -438,6 +438,8 @@ class Training:
             num_skipped=self.stepper.counters.num_skipped,
             loss_scale=result.loss_scale,
             **_wire_figures(result.traffic),
+            offload_bytes=None if moved is None else moved.read_bytes + moved.written_bytes,
+            offload_stall_s=None if moved is None else moved.stall_s,
         )
 
     def _callback_state(self) -> CallbackState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from torch import nn
 from trireme.data import Batch
 from trireme.errors import DeviceError, Rollback, TrainError
 from trireme.models import set_dropout_clock, token_cross_entropy
-from trireme.parallel import ChunkedOptimizer, Moment, apply_marks
+from trireme.parallel import ActivationOffload, ChunkedOptimizer, Moment, Transfers, apply_marks
 from trireme.supervise import strike
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.frozen import RoundingWatch
@@ -73,6 +74,7 @@ class Stepper:
         on_spike: The same for a loss or norm more than ``spike_sigmas`` above those of late; ``ignore``: apply it.
         spike_sigmas: In standard deviations.
         engine: Runs forwards and backwards; default: this device alone.
+        activations: Takes what backward needs elsewhere until then.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Stepper:
         on_spike: Literal["ignore", "skip", "rollback", "stop"] = "ignore",
         spike_sigmas: float = 8.0,
         engine: Engine | None = None,
+        activations: ActivationOffload | None = None,
     ) -> None:
         self.module = module
         self.device = next(module.parameters()).device
@@ -110,6 +113,7 @@ class Stepper:
         self.on_spike = on_spike
         self.spike_sigmas = spike_sigmas
         self.engine = engine or OneDevice()
+        self.activations = activations
         if engine is None:
             apply_marks(module)
         self.scaler = self.precision.build_scaler()
@@ -168,6 +172,21 @@ class Stepper:
             loss_scale=self.scaler.scale if self.scaler else None,
             frozen_ratios=frozen_ratios,
             traffic=self.engine.read_traffic(),
+            transfers=self._transfers(),
+        )
+
+    def _transfers(self) -> Transfers | None:
+        """Return what this step moved for what lives elsewhere; None where nothing does."""
+        optimizer = self.optimizer
+        moved = [self.activations.transfers.take()] if self.activations else []
+        if isinstance(optimizer, ChunkedOptimizer) and optimizer.home.is_elsewhere:
+            moved.append(optimizer.home.transfers.take())
+        if not moved:
+            return None
+        return Transfers(
+            read_bytes=sum(each.read_bytes for each in moved),
+            written_bytes=sum(each.written_bytes for each in moved),
+            stall_s=sum(each.stall_s for each in moved),
         )
 
     def check(self, result: StepResult) -> None:
@@ -232,7 +251,10 @@ class Stepper:
             moment=lambda index: self._moment(micros[index], first_row=first_row),
         )
         try:
-            with self.precision.compute_context(self.module, keeps_casts=self.engine.keeps_casts):
+            with (
+                self.activations.active() if self.activations else nullcontext(),
+                self.precision.compute_context(self.module, keeps_casts=self.engine.keeps_casts),
+            ):
                 self.engine.run(self.module, passes)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(micros[0], device=self.device) from error

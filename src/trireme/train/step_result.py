@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.parallel import StepTraffic
+from trireme.parallel import StepTraffic, Transfers
 
 Outcome = Literal["updated", "nonfinite", "overflow", "empty", "spike"]
 
@@ -19,6 +19,7 @@ class StepResult:
     gradients were not finite (``nonfinite``) or far above those of late (``spike``), because the fp16 loss
     scale was too high (``overflow``) or because the batch has nothing to learn (``empty``).
     ``loss`` is the mean over the step's supervised tokens; ``grad_norm`` that before clipping.
+    ``transfers``: what was moved for state that lives elsewhere, and the wait for it.
     ``frozen_ratios``: per parameter group the share of elements whose update rounding lost; empty
     unless the policy is bf16_pure and this update was watched. ``traffic``: what this rank sent.
     """
@@ -35,6 +36,7 @@ class StepResult:
     step_s: float
     auxiliary: float | None = None
     loss_scale: float | None = None
+    transfers: Transfers | None = None
     frozen_ratios: Mapping[str, float] = field(default_factory=dict)
     traffic: StepTraffic | None = None
 

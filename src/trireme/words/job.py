@@ -222,6 +222,15 @@ TEXTS = {
         zh="该计划按 {planned} 计算，本次运行使用 {precision}：预测会有相应偏差",
     ),
     "time_planned": Text(en="as planned, {low} to {high}", zh="按计划，{low} 至 {high}"),
+    "offload_disk": Text(
+        en="offload: {size} of optimizer state in {path}; a step reads and writes {moved}, {seconds} s at the measured {rate}/s",
+        zh="offload：{size} 优化器状态存放于 {path}；每步读写 {moved}，按实测 {rate}/s 需 {seconds} 秒",
+    ),
+    "offload_host": Text(
+        en="offload: {size} of optimizer state in host memory; a step moves {moved} of gradients and weights between "
+        "device and host",
+        zh="offload：{size} 优化器状态存放于主机内存；每步在设备与主机之间传输 {moved} 的梯度与权重",
+    ),
     "recompute_twice": Text(
         en="recompute.mode = {mode} and the layout says recompute = {layout}; keep one.",
         zh="recompute.mode = {mode}，而布局指定 recompute = {layout}；请只保留一个。",

@@ -73,6 +73,7 @@ TEXTS = {
         zh="{total} tok/s（非填充 {real}，参与训练 {trained}）",
     ),
     "memory": Text(en="mem {amount}", zh="内存 {amount}"),
+    "offload_wait": Text(en="offload wait {seconds} s", zh="等待卸载 {seconds} 秒"),
     "skipped": Text(en="{count} skipped ({total} so far)", zh="跳过 {count} 步（累计 {total}）"),
     "eval": Text(
         en="eval at step {step}: loss {loss}, perplexity {perplexity}, {seqs} sequences in {duration}",

@@ -68,6 +68,23 @@ TEXTS: dict[str, Text] = {
         "backward; draw with torch, or take recompute=none for it",
         zh="{path} 无法重计算：其前向使用了 Python 或 numpy 的随机数，反向时会不同；请改用 torch 的随机数，或对它设 recompute=none",
     ),
+    "host_full": Text(
+        en="offload.optimizer = host needs {needs} of host memory, {free} are free; take disk, or more ranks with zero1",
+        zh="offload.optimizer = host 需要 {needs} 主机内存，目前可用 {free}；请改用 disk，或以 zero1 分到更多 rank",
+    ),
+    "disk_full": Text(
+        en="offload.optimizer = disk needs {needs} in {path}, {free} are free; free some, or name another disk with "
+        "offload.path",
+        zh="offload.optimizer = disk 需要在 {path} 中占用 {needs}，目前可用 {free}；请腾出空间，或用 offload.path 指定另一块磁盘",
+    ),
+    "disk_unusable": Text(
+        en="offload.path = {path} can't be used: {reason}; name a folder that can be written to",
+        zh="offload.path = {path} 无法使用：{reason}；请指定一个可写的目录",
+    ),
+    "parameters_need_zero3": Text(
+        en="offload.parameters = host moves ZeRO-3's shards, and the layout is {layout}; add zero3, or offload the optimizer",
+        zh="offload.parameters = host 移动的是 ZeRO-3 的分片，而布局为 {layout}；请加上 zero3，或改为卸载优化器",
+    ),
     "chunked_whole": Text(
         en="{name} mixes the elements of a tensor, so it can't step on fp32 copies or offloaded state stretch by stretch; "
         "take AdamW or another elementwise optimizer, or precision.policy=bf16 and offload.optimizer=none",
