@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,9 @@ _RESTARTS = 3
 
 _SILENCE_S = 300.0
 """A writer that says nothing for so long is taken for hung: it speaks every second, but for a slow fsync."""
+
+LEFT_TO_THE_RANK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that a writer doesn't heed: it ends when its rank does."""
 
 _CLOSE_S = 5.0
 
@@ -100,13 +104,18 @@ class WriterLink:
         arena = self.arena.descriptor
         path = os.pathsep.join(each for each in sys.path if each)
         self._rest, self._heard_s = b"", time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "trireme.checkpoint.writer_process", str(arena), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(arena,),
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        # Ctrl-C goes to the whole terminal: from its first moment on the writer leaves it to its rank.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_RANK)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trireme.checkpoint.writer_process", str(arena), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(arena,),
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _send_order(self, order: WriteOrder) -> None:
         if self._process is None or self._process.poll() is not None:

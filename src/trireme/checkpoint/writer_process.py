@@ -19,7 +19,7 @@ from typing import Any
 from trireme.checkpoint.order import ArenaPart, read_order
 from trireme.checkpoint.write import Writer
 
-_NICE = 10
+_NICE = 5
 _PR_SET_PDEATHSIG = 1
 _ALIVE_EVERY_S = 1.0
 
