@@ -134,6 +134,25 @@ def test_a_signal_saves_on_all_ranks_and_ends_with_its_code(number: int, tmp_pat
     assert gone(family)
 
 
+def test_lau_10_a_slow_save_is_finished_within_the_grace_and_a_grace_too_short_is_said(tmp_path: Path) -> None:
+    """LAU-10: nobody cuts a save short while the grace lasts; the next start knows how long saves take."""
+    lay_out(tmp_path)
+    words = ["launch", "--nproc-per-node", "2", "--grace", "60", "run.yaml", "train.max_steps=4000"]
+    slow = {"TRIREME_WRITE_FAULT": '{"kind": "slow", "seconds": 0.2, "only": "shard-00000"}'}
+    run = start_run([*words, "checkpoint.every_steps=4000"], folder=tmp_path, environ=slow)
+    wait_for_step(log_of(tmp_path), 3, run=run)
+    begun_s = time.monotonic()
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.finish(timeout_s=LIMIT_S).exit_code == 143
+    assert time.monotonic() - begun_s > 2.0, "the writer was slow"
+    (saved,) = (tmp_path / "runs" / "run" / "checkpoints").iterdir()
+    step = int(saved.name.removeprefix("step-"))
+    more = ["launch", "--nproc-per-node", "2", "--grace", "1", "--resume", "run.yaml", "checkpoint.every_steps=4000"]
+    length = [f"train.max_steps={step}"]
+    ended = start_run([*more, *length], folder=tmp_path).finish(timeout_s=LIMIT_S)
+    assert "longer than the 1 s that ranks get after SIGTERM" in ended.errors
+
+
 def test_a_killed_launcher_takes_its_ranks_with_it(tmp_path: Path) -> None:
     """Whoever supervised is gone at once: no rank, no data worker, no file in shared memory outlives it."""
     lay_out(tmp_path)

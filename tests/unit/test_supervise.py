@@ -110,13 +110,12 @@ def test_a_pulse_is_read_as_it_was_beaten_and_a_cut_one_is_none(tmp_path: Path) 
     path = tmp_path / "rank-0.pulse"
     pulse = Pulse(path)
     pulse.beat("step", step=7)
-    pulse.beat("saving")
-    time.sleep(0.02)
-    pulse.beat("step", settled=True)
+    pulse.beat("saving", save_s=0.5)
+    pulse.beat("step", settled=True, save_s=0.1)
     beat = read_pulse(path)
     assert beat is not None
     assert (beat.step, beat.phase, beat.settled) == (7, "step", True)
-    assert beat.save_s >= 0.02
+    assert beat.save_s == 0.5, "the longest"
     path.write_bytes(b"short")
     assert read_pulse(path) is None
     assert read_pulse(tmp_path / "none") is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trireme.cli.ranks import RunWords, holds_run, run_ranks, script_program, tell
+from trireme.cli.ranks import GOING_ON, RunWords, going_on_words, holds_run, run_ranks, script_program, tell
 from trireme.cli.verb import Verb
 from trireme.errors import ConfigError
 from trireme.words import say
@@ -64,6 +65,9 @@ _SECONDS = click.FloatRange(min=0.1)
 @click.option("--time", "time_limit", metavar="TIME", help=say("launch.slurm_time"))
 @click.option("--partition", metavar="NAME", help=say("launch.slurm_partition"))
 @click.option("--warn-before", type=click.IntRange(min=1), metavar="S", help=say("launch.slurm_warn"))
+@click.option("--extend", type=click.Choice(["stretch", "hold"]), help=say("train_verb.extend"))
+@click.option("--accept", metavar="KEY", multiple=True, help=say("train_verb.accept"))
+@click.option("--allow-missing", type=click.Choice(["rng"]), multiple=True, help=say("train_verb.allow_missing"))
 @click.option("--cold", is_flag=True, help=say("launch.cold"))
 @click.option("--log-dir", metavar="DIR", help=say("launch.log_dir"))
 def command(program: str, rest: tuple[str, ...], **flags: Any) -> int:
@@ -89,7 +93,7 @@ _OF_SLURM = {
 
 
 def _launch_script(path: str, rest: tuple[str, ...], *, num_ranks: int, flags: dict[str, Any]) -> int:
-    asked = [f"--{name.replace('_', '-')}" for name in ("resume", "auto_resume", "overwrite") if flags[name]]
+    asked = [f"--{name.replace('_', '-')}" for name in ("resume", "auto_resume", "overwrite", *GOING_ON) if flags[name]]
     if asked:
         raise ConfigError("launch.run_options", options=", ".join(asked))
     if not Path(path).is_file():
@@ -107,6 +111,9 @@ def _launch_run(path: str, overrides: tuple[str, ...], *, num_ranks: int, flags:
     loaded, folder = _read_run(path, overrides, ranks=num_ranks)
     if flags["resume"] and flags["overwrite"]:
         raise ConfigError("job.resume_or_overwrite")
+    idle = [name for name in GOING_ON if flags[name] and not (flags["resume"] or flags["auto_resume"])]
+    if idle:
+        raise ConfigError("job.only_with_resume", options=", ".join(f"--{name.replace('_', '-')}" for name in idle))
     is_alone = flags["nnodes"] == "1"
     if is_alone:
         resolve_layout(loaded.config, ranks=num_ranks, notice=lambda text: None)
@@ -114,6 +121,7 @@ def _launch_run(path: str, overrides: tuple[str, ...], *, num_ranks: int, flags:
         run_file=path,
         overrides=overrides,
         begin=("--overwrite",) if flags["overwrite"] else (),
+        go_on=going_on_words(flags),
         num_ranks=num_ranks,
     )
 
@@ -123,8 +131,20 @@ def _launch_run(path: str, overrides: tuple[str, ...], *, num_ranks: int, flags:
 
     evidence = Path(flags["log_dir"] or folder / "failures")
     resume = flags["resume"] or (flags["auto_resume"] and holds_run(folder))
+    if resume:
+        _compare_grace(folder, grace_s=flags["grace"])
     terms = _terms(flags, evidence=evidence)
     return run_ranks(program, num_ranks=num_ranks, evidence=evidence, resume=resume, **terms)
+
+
+def _compare_grace(folder: Path, *, grace_s: float) -> None:
+    """Say before the start that saves have taken longer than a signal would leave for one."""
+    path = folder / "events.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    saves = [json.loads(line) for line in lines if '"durable_s"' in line and line.endswith("}")]
+    save_s = max((float(event["data"]["durable_s"]) for event in saves), default=0.0)
+    if save_s > grace_s:
+        tell(say("launch.grace_short", save_s=save_s, grace_s=grace_s))
 
 
 def _read_run(path: str, overrides: tuple[str, ...], *, ranks: int) -> tuple[Loaded, Path]:

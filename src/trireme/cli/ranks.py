@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,6 +50,20 @@ class RunWords:
             warm=warm,
             preload=_OF_A_RUN,
         )
+
+
+GOING_ON = ("extend", "accept", "allow_missing")
+"""Options that say what may differ when a run goes on."""
+
+
+def going_on_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return those options as one types them."""
+    words: list[str] = []
+    for name in GOING_ON:
+        given = flags[name] or ()
+        for value in (given,) if isinstance(given, str) else given:
+            words += [f"--{name.replace('_', '-')}", value]
+    return tuple(words)
 
 
 def script_program(arguments: tuple[str, ...], *, warm: bool) -> Program:

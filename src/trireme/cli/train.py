@@ -56,20 +56,15 @@ def _start_ranks(
     loaded: Loaded, run_file: str, overrides: tuple[str, ...], *, num_ranks: int, flags: dict[str, Any]
 ) -> int:
     """Start the same command once per rank, after all that one process alone can refuse."""
-    from trireme.cli.ranks import RunWords, run_ranks
+    from trireme.cli.ranks import RunWords, going_on_words, run_ranks
     from trireme.job import resolve_layout, run_dir_of
 
     resolve_layout(loaded.config, ranks=num_ranks, notice=lambda text: None)
-    go_on: list[str] = []
-    for name in ("extend", "accept", "allow_missing"):
-        given = flags[name] or ()
-        for value in (given,) if isinstance(given, str) else given:
-            go_on += [f"--{name.replace('_', '-')}", value]
     run = RunWords(
         run_file=run_file,
         overrides=overrides,
         begin=("--overwrite",) if flags["overwrite"] else (),
-        go_on=tuple(go_on),
+        go_on=going_on_words(flags),
         num_ranks=num_ranks,
     )
     folder = run_dir_of(asked=loaded.config.run.dir, recipe=loaded.path)

@@ -74,14 +74,15 @@ class Pulse:
         self._at_s, self._gap_s, self._save_s = time.monotonic(), 0.0, 0.0
         self.beat()
 
-    def beat(self, phase: Phase | None = None, *, step: int | None = None, settled: bool = False) -> None:
-        """Say that this rank is alive, and what it is about."""
+    def beat(
+        self, phase: Phase | None = None, *, step: int | None = None, settled: bool = False, save_s: float = 0.0
+    ) -> None:
+        """Say that this rank is alive, and what it is about; ``save_s`` is how long a save took to be durable."""
         now_s = time.monotonic()
         passed_s = now_s - self._at_s
         if self._phase in ("first_step", "step"):
             self._gap_s = max(passed_s, self._gap_s * _FADE)
-        if self._phase == "saving":
-            self._save_s = max(self._save_s, passed_s)
+        self._save_s = max(self._save_s, save_s)
         self._count += 1
         self._at_s = now_s
         self._phase = phase or self._phase
@@ -123,10 +124,10 @@ def is_supervised() -> bool:
     return _own is not None
 
 
-def beat(phase: Phase | None = None, *, step: int | None = None, settled: bool = False) -> None:
+def beat(phase: Phase | None = None, *, step: int | None = None, settled: bool = False, save_s: float = 0.0) -> None:
     """Beat, where somebody watches; else do nothing."""
     if _own is not None:
-        _own.beat(phase, step=step, settled=settled)
+        _own.beat(phase, step=step, settled=settled, save_s=save_s)
 
 
 def own_step() -> int:

@@ -75,6 +75,7 @@ class Training:
         self.clock_s = time.perf_counter()
         self.has_stepped = False
         self.left_out = set(pieces.left_out)
+        self.saves_begun_s: dict[int, float] = {}
 
     @property
     def done(self) -> bool:
@@ -320,6 +321,7 @@ class Training:
         if self.pieces.save is None or self.saved_step == self.progress.step:
             return
         beat("saving")
+        self.saves_begun_s[self.progress.step] = time.perf_counter()
         tensors = self._finite_tensors()
         state = state_json(
             self.stepper,
@@ -347,7 +349,10 @@ class Training:
 
     def settle(self, *, wait: bool) -> None:
         """Hear which checkpoints became durable; with ``wait`` there is none left on its way afterwards."""
-        for _ in self.pieces.settle(wait) if self.pieces.settle else ():
+        if wait:
+            beat("saving")
+        for step in self.pieces.settle(wait) if self.pieces.settle else ():
+            beat(save_s=time.perf_counter() - self.saves_begun_s.pop(step, time.perf_counter()))
             self.fire("save")
 
     def _disturbed(self, batch: Batch) -> Batch:
