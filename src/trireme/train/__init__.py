@@ -13,6 +13,7 @@ from trireme.train.optim import ParamGroup, build_optimizer, group_parameters, p
 from trireme.train.pieces import FitResult, Pieces, Snapshot
 from trireme.train.precision import Policy, Precision, apply_precision, build_precision
 from trireme.train.ranks import RanksEngine
+from trireme.train.replica import ReplicaProblem, compare_replicas
 from trireme.train.rng import seed_run, seed_step
 from trireme.train.scaler import LossScaler
 from trireme.train.schedule import (
@@ -47,6 +48,7 @@ __all__ = [
     "Precision",
     "Progress",
     "RanksEngine",
+    "ReplicaProblem",
     "Restored",
     "Schedule",
     "Snapshot",
@@ -65,6 +67,7 @@ __all__ = [
     "check_compile",
     "choose_compile",
     "choose_precision",
+    "compare_replicas",
     "decision_from_json",
     "eager",
     "evaluate",
