@@ -29,7 +29,7 @@ def check(*, layout: str, odd: int) -> tuple[str, tuple[int, ...]] | None:
         optimizer.zero_grad()
     assert compare_replicas(model) is None
     if dist.get_rank() == odd:
-        name, piece = next((name, piece) for name, piece in model.pieces().items() if piece.tensor.numel())
+        piece = next(piece for piece in model.pieces().values() if piece.tensor.numel())
         with torch.no_grad():
             local_shard(piece.tensor).view(-1)[:1].view(torch.uint8)[0] ^= 1
     found = compare_replicas(model)
