@@ -83,7 +83,7 @@ def test_lau_03_a_rank_that_fails_on_one_node_restarts_all_and_late_nodes_learn_
     assert [each.exit_code for each in ended] == [0, 0], ended[0].errors + ended[1].errors
     assert all("RuntimeError: raise@step=5" in each.errors for each in ended), "both say why"
     assert losses(tmp_path) == pytest.approx(alone, rel=SAME)
-    late = nodes.start().finish(timeout_s=15.0)
+    late = nodes.start().finish(timeout_s=LIMIT_S / 2)  # 15 s on a quiet machine
     assert late.exit_code == 0
     assert "complete already" in late.errors
 
