@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -220,16 +219,7 @@ def test_a_full_disk_in_the_middle_is_a_warning_and_at_the_end_an_error(bench, m
 
 def _fill_disk(patches, *, at):
     """Have the disk be full in the save number ``at``."""
-    from trireme.checkpoint import save as save_file
-
-    commit, count = save_file.commit_folder, iter(range(1, 100))
-
-    def full(*args, **kwargs):
-        if next(count) == at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return commit(*args, **kwargs)
-
-    patches.setattr(save_file, "commit_folder", full)
+    patches.setenv("TRIREME_WRITE_FAULT", json.dumps({"kind": "full", "times": 9, "only": f"step-{2 * at}."}))
 
 
 def test_a_run_folder_that_can_not_be_written_is_one_line(bench):

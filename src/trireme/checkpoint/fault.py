@@ -30,7 +30,7 @@ class WriteFault:
             the manifest; ``hang``: stop for good, as SIGSTOP does.
         times: How often.
         seconds: How long ``slow`` waits.
-        only: Names of files that contain this.
+        only: Files whose folder and name contain this.
         marks: File that counts, for faults that a new process must remember.
     """
 
@@ -73,7 +73,7 @@ class WriteFault:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _concerned(self) -> bool:
-        return self._path is not None and self.only in self._path.name
+        return self._path is not None and self.only in f"{self._path.parent.name}/{self._path.name}"
 
     def _strikes(self) -> bool:
         if not self._concerned():
