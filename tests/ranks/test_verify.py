@@ -99,6 +99,8 @@ _INSIDE = [
     ("cp-offset", "gpt2_tied", "cp=2", None),
     ("dp-bucket", "gpt2_tied", "cp=2", None),
     ("expert-token", "mixtral", "ep=2,dp=2", None),
+    ("recompute-rng", "dropout", "dp=2,recompute=full", None),
+    ("recompute-rng", "dropout", "pp=2,recompute=selective", None),
 ]
 """Faults, where they bite, and what the worst name must tell."""
 
@@ -117,3 +119,10 @@ def test_a_fault_that_finds_nothing_to_break_in_the_model_says_so():
     with pytest.raises(VerifyError) as refused:
         run("llama_by_hand", "tp=2", factory=FACTORY, fault="bias-per-rank")
     assert "bias-per-rank" in str(refused.value)
+
+
+def test_sequence_parallelism_of_a_model_without_sequences_is_refused_in_its_own_words(monkeypatch):
+    monkeypatch.setenv("TRIREME_LANG", "en")
+    with pytest.raises(LayoutError) as refused:
+        run("contrastive", "tp=2,sp", factory=FACTORY)
+    assert "sp shares out" in str(refused.value)

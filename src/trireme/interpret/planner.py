@@ -159,7 +159,7 @@ def _find_token_places(walk: _Walk, inputs: Mapping[str, Any]) -> str | None:
             again.run(marked, None)
     except Exception as error:
         if isinstance(error, LayoutError) and error.key == "interpret.no_sequence":
-            raise
+            raise LayoutError("interpret.no_sequence_sp", names=", ".join(inputs)) from error
         # Outputs may be cut; they are where this walk ends.
         at_the_end = isinstance(error, CannotSplitError) and error.key == "interpret.output"
         return None if at_the_end else f"{type(error).__name__}: {error}"

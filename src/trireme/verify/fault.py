@@ -113,6 +113,12 @@ _ALL = (
         injected=fault_inside.one_token_lost,
     ),
     Fault(
+        name="recompute-rng",
+        example="dp=2,recompute=full",
+        bites=lambda layout: layout.recompute != "none",
+        injected=fault_inside.other_draws_when_recomputed,
+    ),
+    Fault(
         name="qkv-rows",
         example="tp=2",
         bites=lambda layout: layout.tp > 1,

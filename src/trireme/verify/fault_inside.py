@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -149,6 +150,25 @@ def queries_of_the_first_rank(stand: Stand) -> Iterator[None]:
         return _holder("trireme.interpret.sequence_split:local_ranges")[0].local_ranges(self.shard.split, 0)
 
     with _replaced("trireme.interpret.context_attention:_Attention._runs", runs):
+        yield
+
+
+@contextmanager
+def other_draws_when_recomputed(stand: Stand) -> Iterator[None]:
+    """What is computed again in backward draws the numbers of the next step."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def recompute(self: Any, generator: Callable[..., Any], function: Any, rest: Any, options: Any) -> Any:
+            def at_another_step(*args: Any, **kwargs: Any) -> Any:
+                stand.has_bitten = True
+                self.clock = replace(self.clock, step=self.clock.step + 1)  # put back by whoever recomputes
+                return function(*args, **kwargs)
+
+            return original(self, generator, at_another_step, rest, options)
+
+        return recompute
+
+    with _wrapped("trireme.interpret.randomness:CountedRandomness._recompute", make):
         yield
 
 

@@ -71,6 +71,11 @@ TEXTS: dict[str, Text] = {
         en="a sequence of {length} positions gives none to some of {degree} ranks; use cp={length} or less, or longer ones",
         zh="长度为 {length} 的序列不够 {degree} 个 rank 各分一个位置；请用 cp={length} 或更小，或更长的序列",
     ),
+    "no_sequence_sp": Text(
+        en="sp shares out positions of a sequence between tensor-parallel ranks, and none of {names} has one (integers "
+        "[B, T] or vectors [B, T, D]); leave sp out, tp alone works",
+        zh="sp 在张量并行的 rank 之间分配序列的位置，而 {names} 中没有序列（整数 [B, T] 或向量 [B, T, D]）；请去掉 sp，仅用 tp 即可",
+    ),
     "no_sequence": Text(
         en="cp={degree} cuts sequences, and none of {names} has one (integers [B, T] or vectors [B, T, D]); "
         "name its dim in sequence_dims, or use cp=1",

@@ -228,6 +228,10 @@ TEXTS: dict[str, Text] = {
     "fault_expert_token": Text(
         en="the first token sent to or from each rank's experts is lost", zh="每个 rank 收发给专家的第一个 token 丢失"
     ),
+    "fault_recompute_rng": Text(
+        en="what is recomputed in backward draws other random numbers than its forward did",
+        zh="反向中重算的部分抽取的随机数与其前向不同",
+    ),
     "fault_qkv_rows": Text(
         en="a fused matrix is cut into neighbouring rows, not by part and head",
         zh="融合矩阵按相邻行切开，而不是按各部分、各注意力头切",
