@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -39,35 +37,35 @@ from trireme.interpret import (
     fill_buffers,
     fill_parameters,
     has_meta,
-    host_state,
     plan_tensor_parallel,
     shard_parameters,
 )
-from trireme.mesh import LaunchEnvironment, choose_device, host_device
+from trireme.mesh import LaunchEnvironment, choose_device
 from trireme.parallel.agreement import check_carried, check_kept, check_statistics, make_equal
 from trireme.parallel.axes import Axes, as_line
 from trireme.parallel.axis_traffic import AxisTraffic
+from trireme.parallel.block_work import BlockWork
 from trireme.parallel.branch import RouteAgreement
 from trireme.parallel.call import Call, call_by_name
 from trireme.parallel.capture import ModelTrace, capture, choose_cuts
 from trireme.parallel.communication import Communication
-from trireme.parallel.compile import BlockCompiler, Compile
+from trireme.parallel.compile import Compile
 from trireme.parallel.expert import DealtExperts, deal_experts
 from trireme.parallel.expert_find import find_experts
 from trireme.parallel.expert_route import ExpertRanks
+from trireme.parallel.fullest_walk import FullestWalk, walk_fullest
 from trireme.parallel.inventory import Holding, Inventory, expert_holding, holding_of
 from trireme.parallel.keep import KeptNumbers, attributes_kept
 from trireme.parallel.model import HowItRuns, LossFn, ParallelModel, Runner
 from trireme.parallel.piece import narrow_ranges
 from trireme.parallel.pipeline import Executor
-from trireme.parallel.recompute_block import Recompute, RecomputeRule, apply_marks, marked_modules, recompute_block
-from trireme.parallel.replicate import Reducer, replicate
+from trireme.parallel.recompute_block import Recompute, RecomputeRule
 from trireme.parallel.rows import Fill
 from trireme.parallel.runner import PipelineRunner, PlainRunner
-from trireme.parallel.shard import ZeroStage, shard
+from trireme.parallel.share_data import DataSharing
 from trireme.parallel.stage import StageSet
 from trireme.parallel.surroundings import Surroundings
-from trireme.parallel.sync import GradientSync, SyncTogether
+from trireme.parallel.sync import GradientSync
 from trireme.parallel.tie import TiedGradients
 from trireme.parallel.transport import Lane
 from trireme.parallel.unit import move_real
@@ -134,16 +132,6 @@ def parallelize(
     return building.build(cuts, recompute or {}, compiled)
 
 
-_TRIES = 8
-"""Walks in which chance may leave out blocks, of which the fullest counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Try:
-    trace: ModelTrace
-    draws: bool
-
-
 class _Building:
     """What the transforms share, in the order in which they run."""
 
@@ -175,7 +163,6 @@ class _Building:
         self.shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
         self.initial = InitialValues(module, seed=seed) if has_meta(module) else None
         self.host = HostGenerators(module, seed=seed)
-        self.deciding: AbstractContextManager[None] = nullcontext()
 
     def build(
         self, cuts: tuple[str, ...], recompute: Mapping[str, Recompute] | RecomputeRule, compiled: Compile
@@ -187,14 +174,15 @@ class _Building:
         make_equal(self.module, notice=self.notice)
         whole_numel = sum(each.numel() for each in self.module.parameters())
         dealt = self.deal_experts()
-        trace = self.capture()
+        walk = self.capture()
+        trace = walk.trace
         # A module without blocks is one piece.
         pieces = max(1, len(trace.blocks))
         check_kept(trace.statistics, num_parts=num_parts)
         check_carried(trace.carried, num_parts=num_parts, num_stages=self.layout.num_stages)
         self.tell_branches(trace)
         require_legal(self.layout, ModelFacts(num_layers=pieces, ranks=self.layout.world_size))
-        with self.deciding, attributes_kept(self.module):
+        with walk.deciding, attributes_kept(self.module):
             tensor_plan = self.plan_tensor()
         stages = self.cut_stages(trace, cuts)
         move_real(self.module, device=self.axes.device)
@@ -209,11 +197,20 @@ class _Building:
             numbers=KeptNumbers(trace.numbers),
             route=agreement,
         )
-        compiler = self.compile_blocks(trace, compiled, surroundings, stages, dealt)
-        blocks = self.wrap_blocks(trace, recompute)
-        sync = self.share_data(blocks, stages, binding, dealt, fill)
+        work = BlockWork(module=self.module, trace=trace, axes=self.axes, notice=self.notice)
+        compiler = work.compile(compiled, surroundings=surroundings, stages=stages, dealt=dealt)
+        blocks = work.recompute(recompute)
+        sharing = DataSharing(
+            module=self.module,
+            axes=self.axes,
+            wires=self.wires,
+            plain=self.plain,
+            is_hollow=self.initial is not None,
+            on_host=self.on_host,
+        )
+        sync = sharing.share(blocks, stages, binding, dealt, fill)
         if agreement is not None:
-            agreement.attach(self.module, self.blocks_of(trace))
+            agreement.attach(self.module, work.blocks())
         runner, holders = self.build_runner(stages, surroundings, sync)
         holdings = {
             name: self.holding(name, shape, tensor_plan, dealt, num_stages=len(holders.get(name, (0,))))
@@ -265,21 +262,10 @@ class _Building:
             sent_on["pp"] = lambda: runner.executor.transport.sent_bytes + runner.ties.sent_bytes
         return AxisTraffic(sync, lines=lines, sent_on=sent_on, wires=self.wires)
 
-    def capture(self) -> ModelTrace:
-        """Walk through the module; where Python's own chance leaves out blocks, in the fullest of some tries."""
-        tries = [self.walk(0)]
-        if tries[0].draws:
-            tries += [self.walk(number) for number in range(1, _TRIES)]
-        best = max(range(len(tries)), key=lambda number: len(tries[number].trace.blocks))
-        self.deciding = self.host.at(best)
-        return tries[best].trace
-
-    def walk(self, number: int) -> _Try:
-        """Walk through the module with these decisions of Python's generators."""
-        with self.host.at(number):
-            before = host_state()
-            trace = capture(self.module, self.example, call=self.call, assumes=self.layout.num_stages == 1)
-            return _Try(trace=trace, draws=host_state() != before)
+    def capture(self) -> FullestWalk:
+        """Walk through the module as the user's code goes."""
+        assumes = self.layout.num_stages == 1
+        return walk_fullest(lambda: capture(self.module, self.example, call=self.call, assumes=assumes), host=self.host)
 
     def tell_branches(self, trace: ModelTrace) -> None:
         """Tell where each part of the batch decides for itself which way it takes."""
@@ -293,10 +279,6 @@ class _Building:
             return None
         group, device = self.axes["dp_cp"].group, self.axes.device
         return RouteAgreement(trace.blocks, line=trace.branches[0], group=group, device=device)
-
-    def blocks_of(self, trace: ModelTrace) -> dict[str, nn.Module]:
-        """Give the blocks by path."""
-        return {path: self.module.get_submodule(path) for path in trace.blocks}
 
     def holding(
         self,
@@ -312,11 +294,6 @@ class _Building:
             return expert_holding(name, rows=dealt.rows.get(name), shape=shape, axes=self.axes)
         split = plan.parameters.get(name) if plan else None
         return holding_of(name, split=split, shape=shape, axes=self.axes, num_stages=num_stages)
-
-    @property
-    def shard_device(self) -> torch.device:
-        """Where shards of ZeRO live."""
-        return host_device() if self.on_host else self.axes.device
 
     def fill_buffers(self) -> None:
         """Give buffers on meta their values: they are small, and code may ask for them while it is traced."""
@@ -420,192 +397,3 @@ class _Building:
         executor = Executor(stages, lane=lane, schedule=layout.schedule, vp=layout.vp, sync=sync)
         ties = TiedGradients(stages, lane=lane, schedule=executor.schedule(layout.num_microbatches))
         return PipelineRunner(executor, surroundings=surroundings, sync=sync, ties=ties), ties.holders
-
-    def compile_blocks(
-        self,
-        trace: ModelTrace,
-        compiled: Compile,
-        surroundings: Surroundings,
-        stages: StageSet | None,
-        dealt: DealtExperts | None,
-    ) -> BlockCompiler | None:
-        """Have this rank's blocks compiled at their first call."""
-        if compiled == "none":
-            return None
-        compiler = BlockCompiler(
-            compiled,
-            surroundings=surroundings,
-            device=self.axes.device,
-            groups=[self.axes[axis].group for axis in ("tp", "cp") if self.axes[axis].degree > 1],
-            needs_inside=lambda: stages is not None and stages.is_open,
-            notice=self.notice,
-        )
-        experts = () if dealt is None else [path for paths in dealt.units for path in paths]
-        for path in trace.blocks:
-            block = self.module.get_submodule(path)
-            if any(each == path or each.startswith(f"{path}.") for each in experts):
-                compiler.refuse(path, say("compile.experts", ep=self.layout.ep))
-            elif next(block.parameters(), None) is not None:
-                compiler.wrap(path, block)
-        return compiler
-
-    def wrap_blocks(self, trace: ModelTrace, recompute: Mapping[str, Recompute] | RecomputeRule) -> list[nn.Module]:
-        """Have this rank's blocks recompute, and what is marked inside of others; returns the blocks."""
-        kinds = self.choose_recompute(trace, recompute)
-        blocks = {path: self.module.get_submodule(path) for path in trace.blocks}
-        own = {path: block for path, block in blocks.items() if next(block.parameters(), None) is not None}
-        for path, block in own.items():
-            if kinds[path] != "none":
-                recompute_block(block, path=path, kind=kinds[path])
-        apply_marks(self.module, blocks=kinds)
-        return list(own.values())
-
-    def choose_recompute(
-        self, trace: ModelTrace, recompute: Mapping[str, Recompute] | RecomputeRule
-    ) -> dict[str, Recompute]:
-        """Say what each block recomputes: as marked, else as asked for it, else as the layout says for all."""
-        if isinstance(recompute, RecomputeRule):
-            recompute = recompute.kinds(trace.blocks)
-        if unknown := [path for path in recompute if path not in trace.blocks]:
-            raise LayoutError("ranks.no_block", path=unknown[0], blocks=", ".join(trace.blocks))
-        if self.layout.recompute == "auto" and not recompute:
-            self.notice(say("parallel.recompute_auto"))
-        for_all: Recompute = "full" if self.layout.recompute == "auto" else self.layout.recompute
-        marked = marked_modules(self.module)
-        kinds = {path: marked.get(path, recompute.get(path, for_all)) for path in trace.blocks}
-        if found := [kind for kind in (*kinds.values(), *marked.values()) if kind != "none"]:
-            # What the layout says was judged before; what is said of single blocks meets the same rules.
-            asked = replace(self.layout, recompute=found[0])
-            require_legal(asked, ModelFacts(num_layers=max(1, len(trace.blocks)), ranks=self.layout.world_size))
-        return kinds
-
-    def share_data(
-        self,
-        blocks: list[nn.Module],
-        stages: StageSet | None,
-        binding: Binding | None,
-        dealt: DealtExperts | None,
-        fill: Fill,
-    ) -> GradientSync:
-        """Sum gradients over data-parallel ranks, or cut everything over them; experts over ranks with the same."""
-        experts = self.share_experts(stages, dealt, fill)
-        owned = list(self.module.named_parameters())
-        names = frozenset() if dealt is None else dealt.parameters
-        if self.layout.zero == 0:
-            dense: GradientSync = self.replicate_dense([each for each in owned if each[0] not in names])
-        else:
-            dense = self.shard_dense(
-                blocks, stages, binding, fill, apart=[parameter for name, parameter in owned if name in names]
-            )
-        return SyncTogether(dense, *experts) if experts else dense
-
-    def replicate_dense(self, parameters: list[tuple[str, nn.Parameter]]) -> Reducer:
-        """Sum gradients of whole copies, but for those that replicas keep to themselves."""
-        line = self.axes["dp_shard_cp"] if self.wires.asked.is_local else self.axes["dp_cp"]
-        reducer = replicate(
-            self.module,
-            parameters,
-            group=line.group,
-            bucket_bytes=self.wires.asked.bucket_bytes,
-            reduce_dtype=_reduce_dtype(self.module),
-            exchange=self.wires.exchange("dense"),
-            plain=self.plain,
-        )
-        self.wires.remember("dense", reducer)
-        return reducer
-
-    def share_experts(self, stages: StageSet | None, dealt: DealtExperts | None, fill: Fill) -> list[GradientSync]:
-        """Sum gradients of experts over the ranks that hold the same ones, or cut each layer's over them.
-
-        They come before everything else: the unit around them must find them already cut.
-        """
-        if dealt is None:
-            return []
-        if self.layout.zero == 0:
-            own = [(name, each) for name, each in self.module.named_parameters() if name in dealt.parameters]
-            reducer = replicate(
-                self.module,
-                own,
-                group=self.axes["expert_copies"].group,
-                bucket_bytes=self.wires.asked.bucket_bytes,
-                reduce_dtype=_reduce_dtype(self.module),
-                exchange=self.wires.exchange("experts"),
-            )
-            self.wires.remember("experts", reducer)
-            return [reducer]
-        paths = [path for paths in dealt.units for path in paths]
-        held = [path for path in paths if next(self.module.get_submodule(path).parameters(), None) is not None]
-        return [self.shard_experts(path, stages, fill) for path in held]
-
-    def shard_experts(self, path: str, stages: StageSet | None, fill: Fill) -> GradientSync:
-        """Cut a module of this rank's experts over the ranks that hold the same ones."""
-        unit = self.module.get_submodule(path)
-        sync = shard(
-            unit,
-            [],
-            group=self.axes["expert_copies"].group,
-            zero=cast(ZeroStage, self.layout.zero),
-            keep_gathered=self.layout.pp > 1,
-            stage_of=_stages_of([unit], stages),
-            stages=() if stages is None else stages.stages,
-            reduce_dtype=_reduce_dtype(unit),
-            device=self.axes.device,
-            reduces_each=self.wires.reduces_each(has_stages=stages is not None),
-            on_host=self.on_host,
-        )
-        if self.initial is not None:
-            prefix = f"{path}." if path else ""
-            sync.materialise(
-                device=self.shard_device, fill=lambda name, target, offset: fill(prefix + name, target, offset)
-            )
-        return sync
-
-    def shard_dense(
-        self,
-        blocks: list[nn.Module],
-        stages: StageSet | None,
-        binding: Binding | None,
-        fill: Fill,
-        *,
-        apart: Collection[nn.Parameter],
-    ) -> GradientSync:
-        """Cut everything but experts over the ranks of ZeRO."""
-        copies = self.axes["dp_replicate"]
-        wire = self.wires.shard_wire("dense", plain=self.plain)
-        sums_copies = copies.degree > 1 and not self.wires.asked.is_local
-        by_itself = sums_copies and (wire is None or wire.copies is None)
-        sync = shard(
-            self.module,
-            blocks,
-            group=self.axes["dp_shard_cp"].group,
-            zero=cast(ZeroStage, self.layout.zero),
-            keep_gathered=self.layout.pp > 1,
-            replicate_group=copies.group if by_itself else None,
-            whole_group=self.axes["dp_cp"].group if sums_copies else None,
-            stage_of=_stages_of(blocks, stages),
-            stages=() if stages is None else stages.stages,
-            apart=apart,
-            reduce_dtype=_reduce_dtype(self.module),
-            on_gathered=None if binding is None else binding.mark_one,
-            device=self.axes.device,
-            reduces_each=self.wires.reduces_each(has_stages=stages is not None),
-            wire=wire,
-            on_host=self.on_host,
-        )
-        if self.initial is not None:
-            sync.materialise(device=self.shard_device, fill=fill)
-        return sync
-
-
-def _reduce_dtype(module: nn.Module) -> torch.dtype | None:
-    """Format in which gradients are summed over ranks: 16 bits would round each addend away, one after the other."""
-    is_short = any(each.dtype in (torch.bfloat16, torch.float16) for each in module.parameters())
-    return torch.float32 if is_short else None
-
-
-def _stages_of(modules: list[nn.Module], stages: StageSet | None) -> dict[nn.Module, int] | None:
-    """Give the stage of each module that only one of this rank's stages runs; None without a pipeline."""
-    if stages is None:
-        return None
-    found = ((module, stages.stage_of(module)) for module in modules)
-    return {module: stage for module, stage in found if stage is not None}
