@@ -35,7 +35,7 @@ from trireme.interpret.planner import plan_tensor_parallel
 from trireme.interpret.randomness import CountedRandomness, drawing_at, is_counting, rehearsal, rows_unknown
 from trireme.interpret.split import Shard, Split, split_evenly
 from trireme.interpret.tensor_plan import ParameterSplit, TensorPlan
-from trireme.interpret.tensor_state import acting_for, global_shape, marks_of, shard_of, with_marks
+from trireme.interpret.tensor_state import acting_for, global_shape, is_marked, marks_of, shard_of, with_marks
 from trireme.interpret.torch_private import (
     HollowMode,
     apply_function,
@@ -97,6 +97,7 @@ __all__ = [
     "is_counted",
     "is_counting",
     "is_hollow",
+    "is_marked",
     "is_unseen",
     "keep",
     "marks_of",

@@ -71,6 +71,11 @@ def marks_of(tensor: Tensor) -> dict[str, Shard]:
     return {slot.removeprefix(_SHARD): shard for slot, shard in slots.items() if slot.startswith(_SHARD)}
 
 
+def is_marked(tensor: Tensor, axis: str) -> bool:
+    """Whether a tensor is a shard on ``axis``; unlike ``marks_of``, code that torch.compile reads may ask."""
+    return hasattr(tensor, _SHARD + axis)
+
+
 def with_marks(tensor: Tensor, marks: Mapping[str, Shard]) -> Tensor:
     """Remember shards of several axes."""
     for axis, shard in marks.items():

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trireme.interpret import marks_of, met_whole
+from trireme.interpret import is_marked, met_whole
 from trireme.models.block_attention import block_attention
 from trireme.models.precision import prefers_host_kernel
 from trireme.models.visibility import Visibility
@@ -15,7 +15,7 @@ from trireme.models.visibility import Visibility
 @met_whole(head_dim=2)
 def attend(q_BTHK: Tensor, k_BTGK: Tensor, v_BTGK: Tensor, visibility: Visibility) -> Tensor:
     """Let each query see the keys of its own document up to itself; result ``[B, T, H, K]``."""
-    positions_are_cut = "cp" in marks_of(q_BTHK)  # then only the library's call says what is meant
+    positions_are_cut = is_marked(q_BTHK, "cp")  # then only the library's call says what is meant
     if prefers_host_kernel(q_BTHK) and not positions_are_cut:
         return block_attention(q_BTHK, k_BTGK, v_BTGK, visibility)
     if visibility.document_ids_BT is None:
