@@ -26,11 +26,12 @@ VERBS = (
     "models",
     "verify",
     "simulate",
+    "compile-report",
     "chaos",
     "env",
     "version",
 )
-"""Top-level commands in the order a newcomer meets them; each is ``trireme.cli.<verb>.command``."""
+"""Top-level commands in the order a newcomer meets them; each is ``trireme.cli.<verb>.command``, with _ for -."""
 
 
 class Verb(click.Command):
@@ -120,12 +121,12 @@ class Program(VerbGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"trireme.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"trireme.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def about(self, ctx: Context, name: str) -> str:
         """From the catalogue, so that ``--help`` loads no verb."""
-        return say(f"cli.verb_{name}")
+        return say(f"cli.verb_{name.replace('-', '_')}")
 
 
 def _write_usage(command: click.Command, ctx: Context, formatter: HelpFormatter) -> None:

@@ -3,6 +3,7 @@
 from trireme.train.cadence import Cadence, build_cadence
 from trireme.train.callback import Callback, CallbackState, Control
 from trireme.train.compile import apply_compile, check_compile, choose_compile, eager, remove_compile
+from trireme.train.compile_measure import CompileFigures, measure_compile
 from trireme.train.engine import Engine, OneDevice, Passes
 from trireme.train.evaluate import EvalResult, evaluate, evaluating
 from trireme.train.loop import Training, fit
@@ -33,6 +34,7 @@ __all__ = [
     "Cadence",
     "Callback",
     "CallbackState",
+    "CompileFigures",
     "Control",
     "Decision",
     "Engine",
@@ -76,6 +78,7 @@ __all__ = [
     "group_parameters",
     "host_tensors",
     "lr_at",
+    "measure_compile",
     "place_state",
     "plan_steps",
     "remove_compile",

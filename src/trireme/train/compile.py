@@ -108,11 +108,11 @@ def _first_run_s(run: Callable[[], None], *, precision: Precision) -> float:
     try:
         timed_s(run, device=precision.device)
     except Exception as error:
-        raise DeviceError("train.compile_failed", cause=_root_cause(error)) from error
+        raise DeviceError("train.compile_failed", cause=root_cause(error)) from error
     return time.perf_counter() - started_s
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """Return the first line of the innermost error: dynamo wraps it several times."""
     while (inner := error.__cause__ or getattr(error, "inner_exception", None)) is not None:
         error = inner

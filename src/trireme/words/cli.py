@@ -59,6 +59,10 @@ TEXTS: dict[str, Text] = {
         en="Run one rank of any layout without devices: its exact memory and messages.",
         zh="不用设备模拟任意布局中的一个 rank：得到精确的内存和通信量。",
     ),
+    "verb_compile_report": Text(
+        en="Measure what compiling a run's model gives: programs, kernels, memory, time.",
+        zh="实测编译一次训练的模型有何收益：程序、内核、内存、时间。",
+    ),
     "verb_chaos": Text(en="Break a run on purpose and see what is lost.", zh="故意破坏一次训练，看会损失什么。"),
     "verb_env": Text(
         en="Say what this machine and installation have; attach it to a report.",
