@@ -90,12 +90,18 @@ def test_help_speaks_the_language_that_is_asked_for(capsys: pytest.CaptureFixtur
         (["config", "show", "--plian", "x"], "there is no option --plian. Did you mean --plain?"),
         (["--lang", "fr", "version"], "--lang takes zh or en, not fr."),
         (["--lang"], "--lang takes zh or en"),
+        (["launch", "--hang-after", "nan", "r.yaml"], "--hang-after won't do: it takes a finite number >= 0.1."),
+        (["launch", "--grace", "inf", "r.yaml"], "--grace won't do: it takes a finite number >= 0.1."),
+        (["launch", "--grace", "-5", "r.yaml"], "--grace won't do: it takes a finite number >= 0.1."),
+        (["launch", "--auto-resume", "--overwrite", "RUN"], "--auto-resume goes on with a run that is there"),
         (["version", "--zzz"], "there is no option --zzz; see trireme version --help."),
         (["version", "extra"], "extra is more than trireme version takes"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
+def test_a_mistake_is_one_line_and_exit_2(
+    words: list[str], said: str, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run_file) if word == "RUN" else word for word in words]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")

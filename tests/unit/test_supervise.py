@@ -76,7 +76,7 @@ def test_the_budget_is_one_of_a_window_and_waiting_grows_only_without_progress()
     ]
     assert waits == [0, 0, 1, 2, 0]
     assert parse_budget("20/1h") == Budget(restarts=20, window_s=3600)
-    for text in ("", "-1", "3/10", "3/10days", "three"):
+    for text in ("", "-1", "3/10", "3/10days", "three", "3/0min", "3/0.0s"):
         with pytest.raises(ConfigError):
             parse_budget(text)
 

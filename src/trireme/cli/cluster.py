@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trireme.cli.numbers import FiniteRange
 from trireme.cli.terminal import print_line
 from trireme.cli.verb import Verb, VerbGroup
 from trireme.errors import ConfigError
@@ -32,7 +33,7 @@ def command() -> None:
 @command.command("probe", cls=Verb, help=say("probe.help"))
 @click.option("--out", metavar="FILE.yaml", type=click.Path(path_type=Path), default=None, help=say("probe.help_out"))
 @click.option("--ranks", type=click.IntRange(min=1), default=2, show_default=True, help=say("probe.help_ranks"))
-@click.option("--seconds", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help=say("probe.help_s"))
+@click.option("--seconds", type=FiniteRange(min=0.01), default=0.5, show_default=True, help=say("probe.help_s"))
 def probe(*, out: Path | None, ranks: int, seconds: float) -> None:
     from trireme.cluster import format_cluster_file
 

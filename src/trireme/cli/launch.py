@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trireme.cli.numbers import FiniteRange
 from trireme.cli.ranks import GOING_ON, RunWords, going_on_words, holds_run, run_ranks, script_program, tell
 from trireme.cli.verb import Verb
 from trireme.errors import ConfigError
@@ -26,7 +27,7 @@ class LaunchVerb(Verb):
         self.context_settings = {**self.context_settings, "allow_interspersed_args": False}
 
 
-_SECONDS = click.FloatRange(min=0.1)
+_SECONDS = FiniteRange(min=0.1)
 
 
 @click.command("launch", cls=LaunchVerb, help=say("launch.help"))
@@ -109,8 +110,8 @@ def _launch_run(path: str, overrides: tuple[str, ...], *, num_ranks: int, flags:
     from trireme.job import refit_layout, resolve_layout
 
     loaded, folder = _read_run(path, overrides, ranks=num_ranks)
-    if flags["resume"] and flags["overwrite"]:
-        raise ConfigError("job.resume_or_overwrite")
+    if flags["overwrite"] and (flags["resume"] or flags["auto_resume"]):
+        raise ConfigError("job.resume_or_overwrite" if flags["resume"] else "launch.auto_resume_or_overwrite")
     idle = [name for name in GOING_ON if flags[name] and not (flags["resume"] or flags["auto_resume"])]
     if idle:
         raise ConfigError("job.only_with_resume", options=", ".join(f"--{name.replace('_', '-')}" for name in idle))

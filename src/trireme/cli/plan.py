@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from trireme.cli.numbers import FiniteRange
 from trireme.cli.terminal import print_line, print_notes
 from trireme.cli.verb import Verb
 from trireme.errors import ConfigError
@@ -31,7 +32,7 @@ def _choice(name: str, choices: tuple[str, ...], *, default: str) -> Callable[[_
 
 def _seconds(option: str, name: str, *, default: float) -> Callable[[_Function], _Function]:
     return click.option(
-        option, type=click.FloatRange(min=0), default=default, show_default=True, help=say(f"plan_cli.{name}")
+        option, type=FiniteRange(min=0), default=default, show_default=True, help=say(f"plan_cli.{name}")
     )
 
 
@@ -68,7 +69,7 @@ class PlanVerb(Verb):
 @_choice("kernels", _KERNELS, default="fused")
 @click.option("--framework", default="trireme", show_default=True, metavar="NAME", help=say("plan_cli.framework"))
 @click.option("--offload", is_flag=True, help=say("plan_cli.offload"))
-@click.option("--node-mtbf-hours", type=click.FloatRange(min=0, min_open=True), metavar="H", help=say("plan_cli.mtbf"))
+@click.option("--node-mtbf-hours", type=FiniteRange(min=0, min_open=True), metavar="H", help=say("plan_cli.mtbf"))
 @_seconds("--checkpoint-s", "checkpoint", default=30.0)
 @_seconds("--restart-s", "restart", default=300.0)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PLAN.json", help=say("plan_cli.out"))

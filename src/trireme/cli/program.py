@@ -166,15 +166,22 @@ def _what_it_takes(parameter: click.Parameter | None) -> str | None:
     """Say which values a parameter takes; None where its own message says it already."""
     kind = parameter.type if parameter else None
     if isinstance(kind, click.IntRange):
-        bounds = ((">=", kind.min), ("<=", kind.max))
-        return say("cli.takes_whole_in", range=", ".join(f"{sign} {end}" for sign, end in bounds if end is not None))
+        return say("cli.takes_whole_in", range=_bounds(kind))
     if isinstance(kind, click.types.IntParamType):
         return say("cli.takes_whole")
+    if isinstance(kind, click.FloatRange):
+        return say("cli.takes_number_in", range=_bounds(kind))
     if isinstance(kind, click.types.FloatParamType):
         return say("cli.takes_number")
     if isinstance(kind, click.Choice):
         return say("cli.takes_one_of", choices=", ".join(map(str, kind.choices)))
     return None
+
+
+def _bounds(kind: click.IntRange | click.FloatRange) -> str:
+    """Return a range as one writes it."""
+    low, high = (">" if kind.min_open else ">=", kind.min), ("<" if kind.max_open else "<=", kind.max)
+    return ", ".join(f"{sign} {end:g}" for sign, end in (low, high) if end is not None)
 
 
 def _value_name(error: click.BadOptionUsage) -> str:

@@ -54,10 +54,11 @@ def parse_budget(text: str) -> Budget:
         ConfigError: It is none of these.
     """
     found = _BUDGET.fullmatch(text.strip())
-    if found is None:
+    count, number, unit = found.groups() if found else ("0", "0", "s")
+    window_s = float(number) * _UNITS_S[unit] if number else None
+    if window_s == 0:  # no budget written, or a window in which no two failures ever fall
         raise ConfigError("launch.bad_budget", text=text)
-    count, number, unit = found.groups()
-    return Budget(restarts=int(count), window_s=float(number) * _UNITS_S[unit] if number else None)
+    return Budget(restarts=int(count), window_s=window_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

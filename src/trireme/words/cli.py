@@ -95,6 +95,7 @@ TEXTS: dict[str, Text] = {
     "takes_whole": Text(en="it takes a whole number.", zh="应当是整数。"),
     "takes_whole_in": Text(en="it takes a whole number {range}.", zh="应当是 {range} 的整数。"),
     "takes_number": Text(en="it takes a number.", zh="应当是数字。"),
+    "takes_number_in": Text(en="it takes a finite number {range}.", zh="应当是 {range} 的有限数字。"),
     "takes_one_of": Text(en="it takes one of: {choices}.", zh="可选：{choices}。"),
     "needs_value": Text(
         en="{name} needs a value; see {command} --help.", zh="{name} 需要一个值；请看 {command} --help。"

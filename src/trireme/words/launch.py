@@ -12,6 +12,10 @@ TEXTS = {
     "program": Text(en="A run file, or a Python script.", zh="配置文件，或 Python 脚本。"),
     "rest": Text(en="Overrides of the run file, or the script's arguments.", zh="配置文件的覆盖项，或脚本的参数。"),
     "nproc": Text(en="Ranks on this machine; auto: one a device.", zh="本机的 rank 数；auto：每个设备一个。"),
+    "auto_resume_or_overwrite": Text(
+        en="--auto-resume goes on with a run that is there and --overwrite deletes it: give one of them",
+        zh="--auto-resume 会接着已有的训练继续，--overwrite 会删除它：只能给其中一个",
+    ),
     "max_restarts": Text(
         en="Restarts allowed: so many (3), or so many in a window (3/10min, 20/1h).",
         zh="允许的重启次数：总次数（3），或一段时间内的次数（3/10min、20/1h）。",
