@@ -214,7 +214,7 @@ def test_help_answers_within_the_time_that_is_promised() -> None:
 
 def test_every_verb_of_the_help_exists(repository: Path) -> None:
     for name in VERBS:
-        assert (repository / "src" / "trireme" / "cli" / f"{name}.py").is_file(), name
+        assert (repository / "src" / "trireme" / "cli" / f"{name.replace('-', '_')}.py").is_file(), name
     assert program.main is main
 
 
