@@ -18,6 +18,9 @@ from trireme.train.state import state_json, state_tensors
 _NEAR = 0.02
 """Codes with error feedback follow the uncompressed run; losses of a few nats may differ by this after a few steps."""
 
+_FEW_NUMBERS_FALL = 0.7
+"""Codes of few numbers lag behind in the first dozen steps: this much of the loss's fall must be there."""
+
 
 class _Block(nn.Module):
     def __init__(self, width):
@@ -102,9 +105,11 @@ def test_codes_follow_the_uncompressed_run_in_every_layout_that_allows_them():
         for method in methods.split():
             stepper = _stepper(layout, compress=method, topk_ratio=0.3, rank=4)
             losses = _train(stepper, 0, 12)
-            where = f"{layout} {method}: {losses[-1]} beside {plain[-1]}"
-            limit = _NEAR if method in ("bf16", "fp16", "int8") else 0.5
-            assert abs(losses[-1] - plain[-1]) <= limit, where
+            where = f"{layout} {method}: {losses[0]} {losses[-1]} beside {plain[-1]}"
+            if method in ("bf16", "fp16", "int8"):
+                assert abs(losses[-1] - plain[-1]) <= _NEAR, where
+            else:
+                assert losses[0] - losses[-1] >= _FEW_NUMBERS_FALL * (plain[0] - plain[-1]), where
             assert losses != plain, f"{layout} {method} coded nothing"
             everyone = stepper.engine.merge(losses)
             assert all(each == losses for each in everyone), where
@@ -157,6 +162,10 @@ class _Saved:
 
     def dtype(self, name):
         return self._wholes[name].dtype
+
+    def first_names(self):
+        seen = {}
+        return {name: seen.setdefault(id(whole), name) for name, whole in self._wholes.items()}
 
     def read_into(self, name, tensor, *, ranges):
         piece = Piece(name=name, tensor=tensor, global_shape=self.shape(name), ranges=ranges)

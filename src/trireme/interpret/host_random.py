@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -69,18 +68,19 @@ class HostGenerators:
 
     def _all(self) -> Iterator[tuple[str, Any]]:
         yield "random", random
-        if "numpy" in sys.modules:
-            yield "numpy", importlib.import_module("numpy.random")
+        yield "numpy", _numpy_random()
         yield from self._kept.items()
 
 
 def host_state() -> tuple[Any, ...]:
     """Give the state of Python's and numpy's own generators, to see whether something has drawn from them."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is None:
-        return (random.getstate(),)
-    name, keys, *rest = numpy.get_state(legacy=True)
+    name, keys, *rest = _numpy_random().get_state(legacy=True)
     return random.getstate(), name, keys.tobytes(), *rest
+
+
+def _numpy_random() -> ModuleType:
+    """Import numpy's generators: were they left until someone needs them, a first import would look like a draw."""
+    return importlib.import_module("numpy.random")
 
 
 def _generators_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -95,8 +95,8 @@ def _generators_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
 def _is_generator(value: Any) -> bool:
     if isinstance(value, (random.Random, torch.Generator)):
         return not isinstance(value, random.SystemRandom)
-    numpy = sys.modules.get("numpy.random")
-    return numpy is not None and isinstance(value, (numpy.RandomState, numpy.Generator))
+    numpy = _numpy_random()
+    return isinstance(value, (numpy.RandomState, numpy.Generator))
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._meta_registrations as meta_registrations
 import torch.distributed.fsdp._fully_shard._fsdp_param as fsdp_param
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp_param_group
 from torch import Tensor
@@ -32,9 +34,21 @@ def fake_world(*, rank: int, num_ranks: int) -> Iterator[None]:
     """Be one of many ranks of which the others don't exist: what is sent is gone, what is received is left as it is."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
     try:
-        yield
+        with _numbered_apart():
+            yield
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _numbered_apart() -> Iterator[None]:
+    """Let fake collectives draw their ids from a generator of their own: from Python's, it would look like the user's."""
+    before = meta_registrations.random
+    meta_registrations.random = random.Random(0)
+    try:
+        yield
+    finally:
+        meta_registrations.random = before
 
 
 def group_in(args: Any) -> dist.ProcessGroup | None:
