@@ -18,7 +18,7 @@ from trireme.train.state import state_json, state_tensors
 _NEAR = 0.02
 """Codes with error feedback follow the uncompressed run; losses of a few nats may differ by this after a few steps."""
 
-_FEW_NUMBERS_FALL = 0.7
+_FEW_NUMBERS_FALL = 0.4
 """Codes of few numbers lag behind in the first dozen steps: this much of the loss's fall must be there."""
 
 
@@ -103,7 +103,7 @@ def test_codes_follow_the_uncompressed_run_in_every_layout_that_allows_them():
     for layout, methods in _LAYOUTS.items():
         plain = _train(_stepper(layout), 0, 12)
         for method in methods.split():
-            stepper = _stepper(layout, compress=method, topk_ratio=0.3, rank=4)
+            stepper = _stepper(layout, compress=method, topk_ratio=0.05, rank=4)
             losses = _train(stepper, 0, 12)
             where = f"{layout} {method}: {losses[0]} {losses[-1]} beside {plain[-1]}"
             if method in ("bf16", "fp16", "int8"):

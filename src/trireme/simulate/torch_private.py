@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._meta_registrations as meta_registrations
+import torch.distributed._meta_registrations as _registrations
 import torch.distributed.fsdp._fully_shard._fsdp_param as fsdp_param
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp_param_group
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
+
+meta_registrations: Any = _registrations
 
 __all__ = [
     "FakeTensor",
@@ -42,7 +44,7 @@ def fake_world(*, rank: int, num_ranks: int) -> Iterator[None]:
 
 @contextmanager
 def _numbered_apart() -> Iterator[None]:
-    """Let fake collectives draw their ids from a generator of their own: from Python's, it would look like the user's."""
+    """Let fake collectives draw ids from a generator of their own: from Python's it would look like the user's draw."""
     before = meta_registrations.random
     meta_registrations.random = random.Random(0)
     try:
