@@ -73,7 +73,7 @@ def test_a_run_begun_on_a_pipeline_ends_on_one_device_as_if_it_had_never_left_it
     assert losses(folder / "moving" / "log.jsonl") == pytest.approx(losses(folder / "alone" / "log.jsonl"), rel=1e-5)
     assert "step-7" in second.stdout
     assert "28 samples seen" in second.stdout
-    assert "Saved by tp=2,pp=2" in second.stdout
+    assert "Saved by pp=2,tp=2" in second.stdout
     assert "step-14" in third.stdout
 
 
