@@ -341,3 +341,30 @@ def test_layers_group_into_runs_and_cut_points_follow_module_paths() -> None:
     assert len(stack.cut_points()) == 60
     assert stack.border_bytes(Load(seqs=2, seq_len=100), dtype_bytes=2) == 2 * 100 * 7168 * 2
     assert [stack.path for stack in find_model("t5-small").stacks] == ["encoder.block", "decoder.block"]
+
+
+SOFT_CAP_RANGE = (0.9, 1.25)
+"""What an estimate of memory may be of what is measured: a little too much is safe, too little runs out."""
+
+
+@pytest.mark.parametrize("seq_len", [8, 40, 160])
+def test_mem_07_soft_capped_logits_and_their_loss_are_counted_at_every_length(seq_len: int) -> None:
+    import torch
+
+    tiny = tiny_model("gemma2", Sizes(vocab=1009))
+    model = build(tiny, attention="eager")
+    ids = torch.arange(SEQS * seq_len).reshape(SEQS, seq_len) % 1000
+
+    class WithLoss(torch.nn.Module):
+        def forward(self) -> Any:
+            logits = model(input_ids=ids, use_cache=False).logits
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+
+        def parameters(self, recurse: bool = True) -> Any:
+            return model.parameters(recurse)
+
+    kept = kept_bytes(WithLoss(), {})
+    kernels = Kernels(attention="eager", dtype_bytes=4)
+    batch = MicroBatch(seqs=SEQS, seq_len=seq_len)
+    estimate = estimate_saved_bytes(read_config(tiny.values()), batch, kernels, with_loss=True)
+    assert SOFT_CAP_RANGE[0] <= estimate / kept <= SOFT_CAP_RANGE[1]
