@@ -97,6 +97,24 @@ def test_a_lost_folder_of_checkpoints_comes_back_from_its_copy(settings: dict[st
     assert "brought back" in texts_of(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("{run}/out/checkpoints", "keeps its checkpoints anyway"),
+        ("{run}/a-file", "can't take copies"),
+        ("/proc/nowhere", "can't take copies"),
+        ("nosuch://bucket/x", "can't take copies"),
+    ],
+)
+def test_a_place_that_takes_no_copies_is_refused_before_the_first_step(
+    settings: dict[str, Any], tmp_path: Path, place: str, told: str
+) -> None:
+    (tmp_path / "a-file").write_text("not a folder")
+    with pytest.raises(CheckpointError, match=told):
+        trireme.run(with_checkpoint(settings, copy_to=place.format(run=tmp_path)))
+    assert not (tmp_path / "out" / "log.jsonl").exists()
+
+
 def test_ckp_07_every_rank_has_its_own_random_state_and_a_lost_one_is_named() -> None:
     torch.manual_seed(1)
     first = capture_rng(CPU)

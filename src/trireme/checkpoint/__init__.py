@@ -12,7 +12,7 @@ from trireme.checkpoint.ranges import full_ranges
 from trireme.checkpoint.rank_saver import RankSaver
 from trireme.checkpoint.read import Checkpoint, check_slices, open_checkpoint
 from trireme.checkpoint.record import Manifest, Ranges, SliceRecord, TensorRecord
-from trireme.checkpoint.remote import copy_checkpoint, fetch_newest
+from trireme.checkpoint.remote import check_place, copy_checkpoint, fetch_newest
 from trireme.checkpoint.restore import (
     MODEL_PREFIX,
     OPTIMIZER_PREFIX,
@@ -48,6 +48,7 @@ __all__ = [
     "WriteOrder",
     "begin_save",
     "blank_manifest",
+    "check_place",
     "check_resumable",
     "check_slices",
     "compare_checkpoints",

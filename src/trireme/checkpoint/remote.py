@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -42,6 +43,28 @@ def copy_checkpoint(path: Path, place: str) -> str:
         if files.size(f"{target}/{name}") != (path / name).stat().st_size:
             raise OSError(f"{target}/{name}")
     return f"{place.rstrip('/')}/{path.name}"
+
+
+def check_place(place: str, *, root: Path) -> None:
+    """Raise unless copies of the checkpoints in ``root`` can go to a place; makes its folder.
+
+    Raises:
+        CheckpointError: It is the root itself, can't be written to, or its address means nothing here.
+    """
+    if not _is_url(place) and Path(place).resolve() == root.resolve():
+        raise CheckpointError("checkpoint.copy_onto_itself", place=place)
+    try:
+        if _is_url(place):
+            files, folder = _file_system(place)
+            files.makedirs(folder, exist_ok=True)
+        else:
+            Path(place).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+    except CheckpointError:
+        raise
+    except Exception as error:  # libraries of storage raise errors of their own
+        raise CheckpointError("checkpoint.copy_place", place=place, reason=error) from error
 
 
 def fetch_newest(

@@ -15,6 +15,7 @@ from torch import nn
 
 from trireme.checkpoint import (
     Checkpoint,
+    check_place,
     check_resumable,
     check_slices,
     fetch_newest,
@@ -185,6 +186,7 @@ class _Attempt:
         for text in self.loaded.notices:
             self.note(text)
         new_rates = self.team.from_lead(self.check_settings)
+        self.team.from_lead(self.check_copies)
         data = self.team.lead_first(self.read_data)
         self.arrangement = self.team.from_lead(lambda: self.settle_layout(data, module=module))
         course = self.plot_course(data, new_rates=new_rates)
@@ -250,6 +252,15 @@ class _Attempt:
             module=module,
         )
         return arrangement
+
+    def check_copies(self) -> None:
+        """Find out now, not at the first save, whether copies of checkpoints can go where they are to go.
+
+        Raises:
+            CheckpointError: They can't.
+        """
+        if (place := self.config.checkpoint.copy_to) is not None:
+            check_place(place, root=self.folder.checkpoint_dir)
 
     def check_settings(self) -> bool:
         """Compare a resume's settings with the run's own; returns whether new learning rates are accepted.

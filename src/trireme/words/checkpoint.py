@@ -39,6 +39,15 @@ TEXTS: dict[str, Text] = {
         en="{path} could not be copied to {place}, it stays where it is: {reason}",
         zh="无法将 {path} 复制到 {place}，本地检查点不受影响：{reason}",
     ),
+    "copy_onto_itself": Text(
+        en="checkpoint.copy_to {place} is where the run keeps its checkpoints anyway; name another place",
+        zh="checkpoint.copy_to {place} 就是该运行自己存放检查点的目录；请另选位置",
+    ),
+    "copy_place": Text(
+        en="checkpoint.copy_to {place} can't take copies: {reason}; name a folder that can be written, or a URL that "
+        "fsspec knows",
+        zh="checkpoint.copy_to {place} 无法存放副本：{reason}；请改用可写的目录或 fsspec 支持的 URL",
+    ),
     "no_fsspec": Text(
         en="{place} needs a library that isn't installed ({reason}); pip install 'trireme[remote]' and the one of the "
         "service, such as s3fs",
