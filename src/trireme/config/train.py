@@ -101,5 +101,7 @@ class PrecisionSection(Section):
     fallback: Literal["stop", "fp32"] = Field(
         "stop", description="If the device lacks the format: stop, or train in fp32."
     )
-    init_loss_scale: Number = Field(65536.0, ge=1e-4, le=2.0**32, description="First loss scale of fp16 and fp16_master.")
+    init_loss_scale: Number = Field(
+        65536.0, ge=1e-4, le=2.0**32, description="First loss scale of fp16 and fp16_master."
+    )
     loss_scale_growth_steps: Whole = Field(2000, ge=1, description="Good steps before the loss scale doubles.")
